@@ -1,0 +1,314 @@
+"""The PEP 517 backend of the components: scikit-build-core, told everything by the recipe and the environment.
+
+`pip wheel --no-build-isolation --no-deps csrc/deep_ep -C cmake.define.ARCHWRIGHT_TARGET=sm100`, run with the pip of a
+prepared environment, makes the same wheel as the command line tool, which runs just that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .cellock import cell_lock
+from .components import Component, components, select_cells
+from .environment import Environment, environment_of_prefix, use_nccl_root
+from .errors import ArchwrightError, fail
+from .finish import finish_metadata, finish_wheel
+from .plan import make_plan, scaled_units
+from .pool import Pool
+from .process import STRAY
+from .project import cache_dir, project_root
+from .sources import SourceTree, fetch
+from .targets import Gencode, Target, Tier, select_gencodes, target_table
+from .toolkit import check_nvcc_floor
+
+__all__ = [
+    "Metadata",
+    "Request",
+    "build_folder",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_wheel",
+    "wheel_version",
+]
+
+Settings = Mapping[str, str | list[str]] | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one wheel is built from: recipe, environment, target and gencodes."""
+
+    component: Component
+    target: Target
+    gencodes: tuple[Gencode, ...]
+    environment: Environment
+
+    @property
+    def version(self) -> str:
+        return wheel_version(self.component, self.target, self.gencodes, self.environment.toolkit_release)
+
+    @property
+    def requires(self) -> list[str]:
+        """Requires-Dist: torch at the minor version built against, NCCL's floor, and the recipe's own."""
+        result = list(self.component.requires)
+        if self.component.torch:
+            result.append(f"torch=={'.'.join(self.environment.torch.split('.')[:2])}.*")
+        if self.component.nccl:
+            result.append(f"nvidia-nccl-cu13>={self.component.nccl}")
+        return result
+
+
+def wheel_version(component: Component, target: Target, gencodes: tuple[Gencode, ...], toolkit: str) -> str:
+    """Upstream's version with the local part `cu132.sm100`, then `exp` when experimental.
+
+    A wheel with device code for fewer than all of the target's gencodes names those it has (`...sm100.sm100a`).
+    """
+    local = [toolkit, target.name]
+    if component.has_device_code and len(gencodes) < len(target.gencodes):
+        local += [gencode.name.replace("_", "") for gencode in gencodes]
+    if target.tier is Tier.EXPERIMENTAL:
+        local.append("exp")
+    return f"{component.version}+{'.'.join(local)}"
+
+
+def build_folder(component: Component, target: Target, gencodes: tuple[Gencode, ...]) -> Path:
+    """Where the component's objects are kept between builds: in the checkout, else in the cache."""
+    root = project_root()
+    base = root / "build" if (root / ".git").exists() or (root / "pyproject.toml").is_file() else cache_dir() / "build"
+    cell = target.name
+    if component.has_device_code and len(gencodes) < len(target.gencodes):
+        cell = "-".join([cell, *(g.name for g in gencodes)])
+    return base / cell / component.name
+
+
+class Metadata:
+    """Provider for scikit-build-core: version, description, licence and dependencies come from the recipe."""
+
+    request: Request
+
+    def dynamic_metadata(self, settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
+        component = Metadata.request.component
+        return {
+            "version": Metadata.request.version,
+            "description": component.summary,
+            "license": component.license,
+            "dependencies": Metadata.request.requires,
+        }
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    return []  # everything is in the environment, by its lock
+
+
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    raise fail(
+        "AW109",
+        found="a request for a source archive of a component",
+        needed="a wheel",
+        why="upstream's sources are fetched and verified at build time and never redistributed by Archwright",
+        fix="use `archwright build` or `pip wheel`",
+    )
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
+    """Write the dist-info without configuring CMake, fetching sources or importing torch."""
+    from scikit_build_core.build import prepare_metadata_for_build_wheel as prepare
+
+    with _one_line_errors():
+        Metadata.request = request = _request(config_settings)
+        name: str = prepare(metadata_directory, {"cmake.build-type": "Release", "build-dir": ""})
+        finish_metadata(Path(metadata_directory) / name / "METADATA", request.component)
+        return name
+
+
+def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+    """Build the wheel of the component in the current folder."""
+    from scikit_build_core.build import build_wheel as build
+
+    with _one_line_errors():
+        Metadata.request = request = _request(config_settings)
+        _check_toolchain(request)
+        source = fetch(request.component, offline=bool(os.environ.get("ARCHWRIGHT_OFFLINE")))
+        folder = build_folder(request.component, request.target, request.gencodes)
+        _shield_environment(request, source)
+        with cell_lock(folder), _pool(request, source), tempfile.TemporaryDirectory() as scratch:
+            settings = {
+                "build-dir": str(folder),
+                "cmake.args": f"-C{_initial_cache(folder, request, source)}",
+                "build.tool-args": f"-j{len(request.component.units) + 8}",
+            }
+            raw = build(scratch, settings)
+            facts = json.loads((folder / "guard" / "_archwright.json").read_text())
+            wheel = finish_wheel(Path(scratch) / raw, Path(wheel_directory), request, source, facts)
+        return wheel.name
+
+
+def _request(config_settings: Settings) -> Request:
+    asked = {key.removeprefix("cmake.define."): value for key, value in (config_settings or {}).items()}
+    unknown = asked.keys() - {"ARCHWRIGHT_TARGET", "ARCHWRIGHT_GENCODES", "ARCHWRIGHT_EXPERIMENTAL", "ARCHWRIGHT_NCCL_ROOT"}
+    if unknown:
+        raise fail(
+            "AW109",
+            found=f"setting {', '.join(sorted(unknown))}",
+            needed="ARCHWRIGHT_TARGET, ARCHWRIGHT_GENCODES, ARCHWRIGHT_EXPERIMENTAL or ARCHWRIGHT_NCCL_ROOT",
+            why="any other setting would make another wheel than the recipe's",
+            fix="leave it out, or change the recipe",
+        )
+    environment = environment_of_prefix()
+    target = target_table().find(str(asked.get("ARCHWRIGHT_TARGET", environment.target)))
+    component = components()[Path.cwd().name]
+    select_cells(target, (component.name,), platform.machine(), experimental=bool(asked.get("ARCHWRIGHT_EXPERIMENTAL")))
+    if target.name != environment.target:
+        raise fail(
+            "AW307",
+            found=f"the environment of {environment.target}",
+            needed=f"the environment of {target.name}",
+            why="each target has its own locks",
+            fix=f"`archwright env create {target.name}` and use its toolchain",
+        )
+    names = tuple(filter(None, str(asked.get("ARCHWRIGHT_GENCODES", "")).replace(";", ",").split(",")))
+    root = asked.get("ARCHWRIGHT_NCCL_ROOT")
+    environment = use_nccl_root(environment, Path(str(root)) if root else None)
+    return Request(component, target, select_gencodes(target, names), environment)
+
+
+def _check_toolchain(request: Request) -> None:
+    floors = {f"gencode {g.name}": str(g.nvcc) for g in request.gencodes}
+    if request.component.nvcc_floor:
+        floors[request.component.name] = request.component.nvcc_floor
+    check_nvcc_floor(request.environment.nvcc, floors)
+    if request.component.nccl:
+        have, need = (tuple(int(p) for p in v.split(".")) for v in (request.environment.nccl, request.component.nccl))
+        if have < need:
+            raise fail(
+                "AW312",
+                found=f"NCCL {request.environment.nccl} at {request.environment.nccl_root}",
+                needed=f"NCCL {request.component.nccl} or newer for {request.component.name}",
+                why="it uses NCCL functions that older releases lack",
+                fix="use the locked NCCL, or name a newer one",
+            )
+
+
+def _shield_environment(request: Request, source: SourceTree) -> None:
+    """Take stray variables out of this process and set what makes the result repeatable."""
+    for name in STRAY:
+        os.environ.pop(name, None)
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    os.environ["LC_ALL"] = "C.UTF-8"
+    os.environ.setdefault("SOURCE_DATE_EPOCH", str(int((source.path / "PKG-INFO").stat().st_mtime)))
+    # Objects depend on the compilers' content and the lock, not on time stamps or on where the checkout lies.
+    os.environ |= {
+        "CCACHE_COMPILERCHECK": "content",
+        "CCACHE_EXTRAFILES": str(request.environment.path / "env.json"),
+        "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
+        "CCACHE_BASEDIR": str(project_root()),
+        "CCACHE_NOHASHDIR": "1",
+    }
+
+
+@contextlib.contextmanager
+def _pool(request: Request, source: SourceTree) -> Iterator[None]:
+    """The command line tool's pool when there is one, else a pool for this component alone."""
+    if os.environ.get("ARCHWRIGHT_POOL"):
+        yield
+        return
+    plan = make_plan(request.target, (request.component,), request.gencodes)
+    costs = {str(source.path / unit.path): unit for unit in scaled_units(request.component, request.gencodes)}
+    with Pool(plan.jobs, plan.memory_mib, costs) as pool:
+        os.environ["ARCHWRIGHT_POOL"] = pool.address
+        try:
+            yield
+        finally:
+            del os.environ["ARCHWRIGHT_POOL"]
+            import dataclasses; _write(build_folder(request.component, request.target, request.gencodes) / "units.json", json.dumps([dataclasses.asdict(m) for m in pool.measured]))
+
+
+def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
+    """Write the import guard's facts and CMake's initial cache; both only when they change, so that nothing rebuilds."""
+    environment, component = request.environment, request.component
+    guard = folder / "guard"
+    facts = {
+        "distribution": component.distribution,
+        "package": component.package,
+        "version": request.version,
+        "target": request.target.name,
+        "tier": str(request.target.tier),
+        "python": target_table().python,
+        "processor": platform.machine(),
+        "torch": environment.torch if component.torch else None,
+        "nccl": component.nccl,
+        "driver": component.driver,
+        "devices": {
+            capability: list(names)
+            for capability, names in request.target.devices.items()
+            if not component.has_device_code or any(capability in g.runs_on for g in request.gencodes)
+        },
+        "archwright": __version__,
+    }
+    _write(guard / "_archwright.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    _write(guard / "_archwright.py", (project_root() / "csrc" / "guard" / "_archwright.py").read_text(encoding="utf-8"))
+    launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py"))]
+    if ccache := _ccache():
+        launcher.append(ccache)
+    values = {
+        "ARCHWRIGHT_TARGET": request.target.name,
+        "ARCHWRIGHT_CMAKE": project_root() / "cmake",
+        "ARCHWRIGHT_SOURCE": source.path,
+        "ARCHWRIGHT_UNITS": [unit.path for unit in component.units],
+        "ARCHWRIGHT_GENCODES": [gencode.flag for gencode in request.gencodes],
+        "ARCHWRIGHT_TORCH": environment.runtime_site / "torch",
+        "ARCHWRIGHT_NCCL": environment.nccl_root,
+        "ARCHWRIGHT_GUARD": guard,
+        "CUDAToolkit_ROOT": environment.toolkit,
+        "CMAKE_CXX_COMPILER": environment.cxx,
+        "CMAKE_C_COMPILER": environment.cc,
+        "CMAKE_CUDA_COMPILER": environment.toolkit / "bin" / "nvcc",
+        "CMAKE_CUDA_HOST_COMPILER": environment.cxx,
+        "CMAKE_CUDA_ARCHITECTURES": "OFF",  # the gencodes are given whole
+        "CMAKE_CUDA_RUNTIME_LIBRARY": "Shared",
+        "CMAKE_CXX_COMPILER_LAUNCHER": launcher,
+        "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
+        "CMAKE_CXX_FLAGS_RELEASE": "",  # each component's flags are upstream's
+        "CMAKE_CUDA_FLAGS_RELEASE": "",
+    }
+    lines = [f"set({name} {_quote(value)} CACHE INTERNAL \"\" FORCE)" for name, value in values.items()]
+    return _write(folder / "archwright.cmake", "\n".join(lines) + "\n")
+
+
+def _quote(value: object) -> str:
+    text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"[==[{text}]==]"
+
+
+def _write(path: Path, text: str) -> Path:
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _ccache() -> str | None:
+    import shutil
+
+    return None if os.environ.get("ARCHWRIGHT_NO_CACHE") else shutil.which("ccache") or shutil.which("sccache")
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Our errors end the backend with their own words instead of a traceback."""
+    try:
+        yield
+    except ArchwrightError as error:
+        print(error, file=sys.stderr, flush=True)
+        raise SystemExit(int(error.exit)) from None

@@ -1,0 +1,284 @@
+"""Building wheels: one pool over all components, progress, resume, and failures that show the one command.
+
+Each component is built by its own `pip wheel` (the command that docs/building.md gives for use without the tool), all
+at the same time; their compiles take turns in the pool.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .backend import build_folder, wheel_version
+from .cellock import HELD, cell_lock
+from .components import Component
+from .environment import Environment
+from .errors import fail
+from .explain import explain_failure
+from .plan import Plan, scaled_units
+from .pool import Measured, Pool
+from .process import clean_environment
+from .project import require_space, space_errors
+from .sources import SourceTree, fetch, sha256_of
+from .targets import Gencode, Target, Tier
+
+__all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels"]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    offline: bool = False
+    wait: bool = True
+    compiler_cache: bool = True
+    nccl_root: Path | None = None
+
+
+@dataclass(frozen=True)
+class BuiltWheel:
+    component: str
+    path: Path
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build made. `compiled` units were compiled or came from the compiler cache; seconds are wall time."""
+
+    target: str
+    wheels: tuple[BuiltWheel, ...]
+    compiled: int
+    up_to_date: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Callbacks of a build: a line of news, and each finished compile."""
+
+    news: Callable[[str], None] = lambda message: None
+    done: Callable[[Measured], None] = lambda measured: None
+
+
+def build_wheels(
+    target: Target,
+    chosen: tuple[Component, ...],
+    gencodes: tuple[Gencode, ...],
+    environment: Environment,
+    plan: Plan,
+    out: Path,
+    options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
+    observer: Observer = Observer(),  # noqa: B008 (frozen)
+) -> BuildResult:
+    """Build the wheels of `chosen` into `out`.
+
+    Raises AW501 or AW502 with the failing command, AW503 when another build holds a cell and waiting is off, AW504
+    when interrupted. Finished objects are kept in every case, and `out` only ever gets complete wheels.
+    """
+    start = time.monotonic()
+    require_space(out, 2 << 30, "objects and wheels")
+    sources = {component.name: fetch(component, offline=options.offline) for component in chosen}
+    folders = {component.name: build_folder(component, target, gencodes) for component in chosen}
+    units = {
+        str(sources[component.name].path / unit.path): unit
+        for component in chosen
+        for unit in scaled_units(component, gencodes)
+    }
+    with ExitStack() as stack:
+        for name in sorted(folders):  # one order for everyone: two builds cannot wait for each other
+            stack.enter_context(cell_lock(folders[name], wait=options.wait, on_wait=observer.news))
+        with space_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
+        staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".staging-", dir=out)))
+        pool = stack.enter_context(Pool(plan.jobs, plan.memory_mib, units, observer.done))
+        run = _Run(target, gencodes, environment, options, pool, staging, folders)
+        run.all(chosen, observer)
+        _remember(pool, folders, sources)
+        wheels = tuple(_publish(component, target, gencodes, environment, staging, out) for component in chosen)
+    compiled = sum(measured.source in units for measured in pool.measured)
+    return BuildResult(target.name, wheels, compiled, len(units) - compiled, time.monotonic() - start)
+
+
+class _Run:
+    """The component builds of one command, as child processes that end together."""
+
+    def __init__(
+        self,
+        target: Target,
+        gencodes: tuple[Gencode, ...],
+        environment: Environment,
+        options: BuildOptions,
+        pool: Pool,
+        staging: Path,
+        folders: dict[str, Path],
+    ) -> None:
+        self.target, self.gencodes, self.environment, self.options = target, gencodes, environment, options
+        self.pool, self.staging, self.folders = pool, staging, folders
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.lock = threading.Lock()
+
+    def all(self, chosen: tuple[Component, ...], observer: Observer) -> None:
+        """Build every component, or raise the error of the first that fails."""
+        with ThreadPoolExecutor(len(chosen)) as threads, _interruptible():
+            try:
+                pending = {threads.submit(self.one, component): component for component in chosen}
+                while pending:
+                    finished, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        component = pending.pop(future)
+                        future.result()
+                        observer.news(f"{component.name}: wheel made")
+            except KeyboardInterrupt:
+                self.end()
+                raise fail(
+                    "AW504",
+                    found="the build was interrupted",
+                    needed="the build to finish",
+                    why="finished objects are kept, half-written ones are not, and no lock is left behind",
+                    fix="run the same command again: it goes on where it stopped",
+                ) from None
+            except BaseException:
+                self.pool.stop()  # compiles that run may finish: their objects are kept
+                raise
+
+    def one(self, component: Component) -> None:
+        settings = {"ARCHWRIGHT_TARGET": self.target.name, "ARCHWRIGHT_GENCODES": ",".join(g.name for g in self.gencodes)}
+        if self.target.tier is Tier.EXPERIMENTAL:
+            settings["ARCHWRIGHT_EXPERIMENTAL"] = "1"
+        if self.options.nccl_root:
+            settings["ARCHWRIGHT_NCCL_ROOT"] = str(self.options.nccl_root)
+        command = [
+            str(self.environment.toolchain / "bin" / "python"),
+            *("-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index"),
+            *("--disable-pip-version-check", "--wheel-dir", str(self.staging / component.name), str(component.folder)),
+            *(word for key, value in settings.items() for word in ("-C", f"cmake.define.{key}={value}")),
+        ]
+        folder = self.folders[component.name]
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / "build.log"
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                command,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            with self.lock:
+                self.children.append(child)
+            status = child.wait()
+        if status != 0:
+            raise explain_failure(component.name, self.pool.failure, command, status, log)
+
+    def end(self) -> None:
+        """End every child and its compilers, politely and then not."""
+        self.pool.stop()
+        for number, patience in ((signal.SIGINT, 5.0), (signal.SIGKILL, 5.0)):
+            with self.lock:
+                running = [child for child in self.children if child.poll() is None]
+            for child in running:
+                _signal_session(child.pid, number)
+            end = time.monotonic() + patience
+            while time.monotonic() < end and any(child.poll() is None for child in running):
+                time.sleep(0.05)
+
+    def _environment(self) -> dict[str, str]:
+        env = clean_environment() | {"ARCHWRIGHT_POOL": self.pool.address, HELD: "1", "PYTHONUNBUFFERED": "1"}
+        env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INPUT": "1"}
+        if self.options.offline:
+            env["ARCHWRIGHT_OFFLINE"] = "1"
+        if not self.options.compiler_cache:
+            env["ARCHWRIGHT_NO_CACHE"] = "1"
+        return env
+
+
+def _signal_session(leader: int, number: signal.Signals) -> None:
+    """Send a signal to every process group of the session: Ninja gives its compilers groups of their own."""
+    groups = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader:
+            groups.add(int(fields[2]))
+    for group in groups:
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            continue
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP like Ctrl-C while a build runs in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    old = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _remember(pool: Pool, folders: dict[str, Path], sources: dict[str, SourceTree]) -> None:
+    """Write what each unit took beside its objects: `units.json`, the source of the figures in the recipes."""
+    for name, folder in folders.items():
+        root = f"{sources[name].path}{os.sep}"
+        path = folder / "units.json"
+        known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        for measured in pool.measured:
+            if measured.source.startswith(root) and not measured.cached:
+                known[measured.source.removeprefix(root)] = {"seconds": round(measured.seconds, 1), "mib": measured.mib}
+        path.write_text(json.dumps(known, indent=1, sort_keys=True))
+
+
+def _publish(
+    component: Component,
+    target: Target,
+    gencodes: tuple[Gencode, ...],
+    environment: Environment,
+    staging: Path,
+    out: Path,
+) -> BuiltWheel:
+    """Move the finished wheel into `out` and drop an earlier one of the same version."""
+    found = list((staging / component.name).glob("*.whl"))
+    if len(found) != 1:
+        raise fail(
+            "AW404",
+            found=f"{len(found)} wheels of {component.name}",
+            needed="exactly one",
+            why="a cell that was asked for is produced or is an error",
+            fix=f"see {build_folder(component, target, gencodes) / 'build.log'}",
+        )
+    version = wheel_version(component, target, gencodes, environment.toolkit_release)
+    for old in out.glob(f"{component.distribution.replace('-', '_')}-{version}-*.whl"):
+        if old.name != found[0].name:
+            old.unlink()
+    path = out / found[0].name
+    with space_errors(path):
+        shutil.move(found[0], path)
+    return BuiltWheel(component.name, path, sha256_of(path), path.stat().st_size)

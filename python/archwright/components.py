@@ -1,0 +1,204 @@
+"""Component recipes (`csrc/<component>/component.toml`) and the matrix of cells that they span."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from .errors import fail
+from .project import project_root
+from .tables import load_table
+from .targets import Target, Tier, target_table
+
+__all__ = ["Cell", "CellState", "Component", "Unit", "components", "matrix", "select_cells"]
+
+
+class CellState(StrEnum):
+    BUILD = "build"
+    EXPERIMENTAL = "experimental"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One translation unit: path inside the source tree, seconds on one core and peak memory in MiB.
+
+    Seconds are for one gencode; device code takes that long again for each further gencode.
+    """
+
+    path: str
+    seconds: float
+    mib: int
+
+    @property
+    def is_device(self) -> bool:
+        return self.path.endswith((".cu", ".asc"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Component x target x processor: what happens when someone asks for it."""
+
+    component: str
+    target: str
+    processor: str
+    state: CellState
+    reason: str = ""
+    pending: str = ""
+
+    @property
+    def available(self) -> bool:
+        return self.state is not CellState.REFUSED and not self.pending
+
+
+@dataclass(frozen=True)
+class Component:
+    """One upstream library that becomes one wheel; the fields mirror `component.toml`."""
+
+    name: str
+    distribution: str
+    package: str
+    version: str
+    summary: str
+    license: str
+    sha256: str
+    root: str
+    expect: tuple[str, ...]
+    nccl: str | None
+    torch: bool
+    driver: bool
+    requires: tuple[str, ...]
+    license_files: tuple[str, ...]
+    wheel_expect: tuple[str, ...]
+    extension: str | None
+    nvcc_floor: str | None
+    units: tuple[Unit, ...]
+    bundles: tuple[dict[str, str], ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def folder(self) -> Path:
+        return project_root() / "csrc" / self.name
+
+    @property
+    def has_device_code(self) -> bool:
+        return any(unit.is_device for unit in self.units)
+
+
+@functools.cache
+def components() -> dict[str, Component]:
+    """Every recipe under `csrc/`, by name and in name order. Raises AW108 for one that is not valid."""
+    paths = sorted((project_root() / "csrc").glob("*/component.toml"))
+    return {component.name: component for component in map(_load, paths)}
+
+
+def matrix() -> tuple[Cell, ...]:
+    """The whole matrix: every component on every target and processor."""
+    return tuple(cell for component in components().values() for cell in component.cells)
+
+
+def select_cells(
+    target: Target, names: tuple[str, ...], processor: str, *, experimental: bool = False
+) -> tuple[Component, ...]:
+    """The components to build for `target` on `processor`.
+
+    Without names these are all cells that can be built. Raises AW103 for an unknown component, AW104 for a
+    refused cell, AW105 for one that is not built yet and AW106 when the experimental tier was not asked for.
+    A cell that was asked for is produced or is an error; it is never skipped.
+    """
+    known = components()
+    for name in names:
+        if name not in known:
+            raise fail(
+                "AW103",
+                found=f"component '{name}'",
+                needed=f"one of {', '.join(known)}",
+                why="each upstream library is built by a recipe of its own",
+                fix="run `archwright targets` for the matrix",
+            )
+    chosen = [known[name] for name in (dict.fromkeys(names) or known)]
+    cells = {c.component: c for c in matrix() if c.target == target.name and c.processor == processor}
+    if not names:
+        buildable = [component for component in chosen if cells[component.name].available]
+        chosen = buildable or chosen
+    for component in chosen:
+        _check_available(cells[component.name], target, experimental)
+    return tuple(chosen)
+
+
+def _check_available(cell: Cell, target: Target, experimental: bool) -> None:
+    where = f"{cell.component} for {cell.target} on {cell.processor}"
+    if cell.state is CellState.REFUSED:
+        raise fail(
+            "AW104",
+            found=where,
+            needed="a cell that can be built",
+            why=cell.reason,
+            fix=f"name the other components of {cell.target}, or see `archwright targets {cell.target}`",
+        )
+    if cell.pending:
+        raise fail(
+            "AW105",
+            found=where,
+            needed=f"a cell that is built today (its plan in the matrix: {cell.state})",
+            why=cell.pending,
+            fix="run `archwright targets` to see what can be built now",
+        )
+    if (cell.state is CellState.EXPERIMENTAL or target.tier is Tier.EXPERIMENTAL) and not experimental:
+        raise fail(
+            "AW106",
+            found=where,
+            needed="--experimental",
+            why="upstream does not list this target: its wheels are marked experimental in every place",
+            fix="add --experimental if that is what you want",
+        )
+
+
+def _load(path: Path) -> Component:
+    data = load_table(path, "component")
+    table = target_table()
+    missing = table.targets.keys() ^ data["cells"].keys()
+    if missing or data["name"] != path.parent.name:
+        raise fail(
+            "AW108",
+            found=f"{path}: name '{data['name']}', cells that do not match the target table: {sorted(missing)}",
+            needed="the folder's name, and one cell for every target",
+            why="the whole matrix is written down, cells that are refused included",
+            fix="correct the recipe",
+        )
+    wheel = data["wheel"]
+    return Component(
+        name=data["name"],
+        distribution=data["distribution"],
+        package=data["package"],
+        version=data["version"],
+        summary=data["summary"],
+        license=data["license"],
+        sha256=data["source"]["sha256"],
+        root=data["source"]["root"],
+        expect=tuple(data["source"]["expect"]),
+        nccl=wheel.get("nccl"),
+        torch=wheel.get("torch", False),
+        driver=wheel.get("driver", False),
+        requires=tuple(wheel["requires"]),
+        license_files=tuple(wheel.get("licenses", ())),
+        wheel_expect=tuple(wheel["expect"]),
+        extension=data.get("extension"),
+        nvcc_floor=data.get("nvcc_floor"),
+        units=tuple(Unit(**unit) for unit in data.get("units", ())),
+        bundles=tuple(data.get("bundles", ())),
+        cells=tuple(
+            Cell(
+                component=data["name"],
+                target=target,
+                processor=processor,
+                state=CellState(entry["state"]),
+                reason=entry.get("reason", ""),
+                pending=entry.get("pending", {}).get(processor, ""),
+            )
+            for target, entry in data["cells"].items()
+            for processor in table.processors
+        ),
+    )

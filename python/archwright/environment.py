@@ -1,0 +1,271 @@
+"""The locked environment of a target: two prefixes, a toolkit view and a host compiler, in the cache.
+
+    <cache>/envs/<target>-<digest>/
+        toolchain/   Python, nvcc and its headers, CMake, Ninja, scikit-build-core (from toolchain.lock)
+        runtime/     Python, torch and everything it pins (from runtime.lock)
+        cuda/        the toolkit view
+        env.json     written last: a folder without it is half-made, and is made again
+
+The digest covers the locks, the Python and the host compiler, so an environment is never changed once it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any, Literal
+
+import filelock
+from packaging.version import Version
+
+from .compiler import HostCompiler, choose_compiler
+from .errors import ArchwrightError, fail
+from .indexes import index_settings
+from .interpreter import Interpreter, find_python
+from .process import CommandFailed, clean_environment, run
+from .project import cache_dir, project_root, require_space, space_errors
+from .sources import sha256_of
+from .targets import Target
+from .toolkit import make_toolkit_view, nvcc_release, toolkit_releases
+
+__all__ = ["Environment", "create_environment", "environment_of_prefix", "find_environment", "use_nccl_root"]
+
+Installer = Literal["uv", "pip"]
+_RECIPE = 4  # raise when the layout changes
+_SPACE = 9 << 30  # both prefixes, unpacked, when nothing can be hard-linked from the installer's cache
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A complete environment. Paths are absolute; `locks` maps lock name to sha256."""
+
+    target: str
+    digest: str
+    path: Path
+    toolchain: Path
+    runtime: Path
+    toolkit: Path
+    python: str
+    nvcc: str
+    torch: str
+    nccl: str
+    nccl_root: Path
+    cxx: Path
+    cc: Path
+    gcc: str
+    compiler_origin: str
+    compiler_packages: dict[str, str]
+    locks: dict[str, str]
+
+    @property
+    def toolkit_release(self) -> str:
+        """CUDA release as in wheel names: `cu132`."""
+        return "cu" + "".join(self.nvcc.split(".")[:2])
+
+    @property
+    def torch_include(self) -> tuple[Path, ...]:
+        root = self.runtime_site / "torch" / "include"
+        return (root, root / "torch" / "csrc" / "api" / "include")
+
+    @property
+    def runtime_site(self) -> Path:
+        return _site_packages(self.runtime)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def load(cls, record: Path) -> Environment:
+        data = json.loads(record.read_text(encoding="utf-8"))
+        paths = {"path", "toolchain", "runtime", "toolkit", "nccl_root", "cxx", "cc"}
+        return cls(**{key: Path(value) if key in paths else value for key, value in data.items()})
+
+
+def create_environment(
+    target: Target,
+    *,
+    python: str | None = None,
+    installer: Installer = "uv",
+    offline: bool = False,
+    report: Callable[[str], None] = lambda message: None,
+) -> Environment:
+    """Create the environment of `target`, or return it when it is complete already.
+
+    Raises AW301 to AW313; AW306 when a package cannot be installed as locked.
+    """
+    if target.vendor != "nvidia" or not _locks(target):
+        raise fail(
+            "AW307",
+            found=f"no locks for {target.name} in envs/{target.name}",
+            needed="a toolchain lock and a runtime lock",
+            why="environments are only made from locks",
+            fix="use target sm100; the other targets follow with their issues (`archwright targets`)",
+        )
+    interpreter = find_python(python)
+    compiler = choose_compiler(offline=offline)
+    path, digest = _location(target, interpreter, compiler)
+    with space_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path.parent / f".{path.name}.lock"):
+            if not (path / "env.json").is_file():
+                require_space(path, _SPACE, f"the environment of {target.name}")
+                shutil.rmtree(path, ignore_errors=True)
+                _make(path, digest, target, interpreter, compiler, installer, offline, report)
+    return Environment.load(path / "env.json")
+
+
+def find_environment(target: Target, *, python: str | None = None) -> Environment | None:
+    """The complete environment that fits the locks, Python and compiler of now; None when there is none."""
+    try:
+        path, _ = _location(target, find_python(python), choose_compiler(offline=True))
+        return Environment.load(path / "env.json")
+    except (ArchwrightError, OSError, ValueError, TypeError):
+        return None
+
+
+def environment_of_prefix(prefix: Path | None = None) -> Environment:
+    """The environment whose toolchain prefix this Python (or `prefix`) is. Raises AW307 when it is none."""
+    prefix = prefix or Path(sys.prefix)
+    record = prefix.parent / "env.json"
+    if not record.is_file():
+        raise fail(
+            "AW307",
+            found=f"{prefix} is not the toolchain of an Archwright environment",
+            needed="the Python of a complete environment",
+            why="the compiler, CUDA and torch that a wheel is built with all come from its locks",
+            fix="`archwright env create sm100` prints the path; use its toolchain/bin/pip with --no-build-isolation",
+        )
+    return Environment.load(record)
+
+
+def use_nccl_root(environment: Environment, root: Path | None) -> Environment:
+    """The environment with NCCL from `root` instead of the locked one (case B4: an explicit, validated choice).
+
+    Raises AW312 unless `root` has include/nccl.h and lib/libnccl.so.2.
+    """
+    if root is None:
+        return environment
+    missing = [name for name in ("include/nccl.h", "lib/libnccl.so.2") if not (root / name).is_file()]
+    if missing:
+        raise fail(
+            "AW312",
+            found=f"{root} lacks {' and '.join(missing)}",
+            needed="the root folder of an NCCL installation",
+            why="a wrong root would otherwise surface as a missing header or symbol much later; nothing is searched for",
+            fix="name the folder that holds include/ and lib/, or leave --nccl-root out to use the locked NCCL",
+        )
+    return replace(environment, nccl_root=root.resolve(), nccl=_nccl_version(root))
+
+
+def _nccl_version(root: Path) -> str:
+    values = {
+        words[1]: words[2]
+        for line in (root / "include" / "nccl.h").read_text(errors="replace").splitlines()
+        if len(words := line.split()) >= 3 and words[0] == "#define"
+    }
+    return ".".join(values.get(f"NCCL_{part}", "?") for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def _locks(target: Target) -> dict[str, Path]:
+    folder = project_root() / "envs" / target.name
+    return {p.stem: p for p in (folder / "toolchain.lock", folder / "runtime.lock") if p.is_file()}
+
+
+def _location(target: Target, interpreter: Interpreter, compiler: HostCompiler) -> tuple[Path, str]:
+    parts = [
+        _RECIPE,
+        {name: sha256_of(path) for name, path in _locks(target).items()},
+        [interpreter.version, str(interpreter.path)],
+        [compiler.version, str(compiler.cxx), compiler.packages],
+    ]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return cache_dir() / "envs" / f"{target.name}-{digest[:12]}", digest
+
+
+def _make(
+    path: Path,
+    digest: str,
+    target: Target,
+    interpreter: Interpreter,
+    compiler: HostCompiler,
+    installer: Installer,
+    offline: bool,
+    report: Callable[[str], None],
+) -> None:
+    locks = _locks(target)
+    for half in ("toolchain", "runtime"):
+        report(f"installing the {half} half from envs/{target.name}/{half}.lock with {installer}")
+        _install(path / half, locks[half], interpreter, installer, offline)
+    toolkit = path / "cuda"
+    make_toolkit_view(_site_packages(path / "toolchain") / "nvidia" / "cu13", toolkit, compiler.cc)
+    toolkit_releases(toolkit)
+    runtime = {d.name: d.version for d in distributions(path=[str(_site_packages(path / "runtime"))])}
+    environment = Environment(
+        target=target.name,
+        digest=digest,
+        path=path,
+        toolchain=path / "toolchain",
+        runtime=path / "runtime",
+        toolkit=toolkit,
+        python=interpreter.version,
+        nvcc=nvcc_release(toolkit / "bin" / "nvcc"),
+        torch=str(Version(runtime["torch"]).public),
+        nccl=runtime["nvidia-nccl-cu13"],
+        nccl_root=_site_packages(path / "runtime") / "nvidia" / "nccl",
+        cxx=compiler.cxx,
+        cc=compiler.cc,
+        gcc=compiler.version,
+        compiler_origin=compiler.origin,
+        compiler_packages=compiler.packages,
+        locks={name: sha256_of(lock) for name, lock in locks.items()},
+    )
+    record = path / "env.json"
+    record.with_suffix(".tmp").write_text(json.dumps(environment.as_dict(), indent=1), encoding="utf-8")
+    record.with_suffix(".tmp").replace(record)
+
+
+def _install(prefix: Path, lock: Path, interpreter: Interpreter, installer: Installer, offline: bool) -> None:
+    env = clean_environment() | {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    python = prefix / "bin" / "python"
+    strict = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", lock]
+    if installer == "uv":
+        from uv import find_uv_bin
+
+        uv, env = find_uv_bin(), env | index_settings().uv_environment()
+        quiet = ["--quiet", *(["--offline"] if offline else [])]
+        commands: list[list[str | Path]] = [
+            [uv, "venv", *quiet, "--python", interpreter.path, prefix],
+            [uv, "pip", "install", *quiet, "--python", python, *strict],
+        ]
+    else:
+        no_index = ["--no-index"] if offline else []
+        commands = [
+            [interpreter.path, "-m", "venv", prefix],
+            [python, "-m", "pip", "install", "-q", *no_index, *strict],
+        ]
+    try:
+        for command in commands:
+            run(command, env=env, timeout=3600)
+    except (CommandFailed, OSError) as error:
+        output = error.output if isinstance(error, CommandFailed) else str(error)
+        if "No space left" in output or os.strerror(28) in output:
+            require_space(prefix, 1 << 62, f"installing {lock.name}")
+        raise fail(
+            "AW306",
+            found=f"installing {lock} with {installer} failed",
+            needed="every locked package with the hash that the lock names",
+            why="a package that is missing or differs makes another environment than the locked one",
+            fix="check the network and `pip config list`; try --installer " + ("pip" if installer == "uv" else "uv"),
+            detail=output[-3000:],
+        ) from error
+
+
+def _site_packages(prefix: Path) -> Path:
+    return next((prefix / "lib").glob("python3.*")) / "site-packages"

@@ -1,0 +1,70 @@
+"""Where things are: the project tree (recipes, CMake modules, locks) and the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+
+from .errors import fail
+
+__all__ = ["cache_dir", "free_bytes", "project_root", "require_space", "space_errors"]
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def project_root() -> Path:
+    """The folder with `csrc/`, `cmake/` and `envs/`: a checkout, or the copy inside an installed wheel."""
+    installed = _PACKAGE / "_project"
+    return installed if installed.is_dir() else _PACKAGE.parents[1]
+
+
+def cache_dir() -> Path:
+    """The cache outside the work tree: `$ARCHWRIGHT_CACHE`, else the user's cache folder."""
+    chosen = os.environ.get("ARCHWRIGHT_CACHE")
+    path = Path(chosen).absolute() if chosen else platformdirs.user_cache_path("archwright", appauthor=False)
+    with space_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def free_bytes(path: Path) -> int:
+    """Free bytes on the file system that holds `path` or its nearest existing parent."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def require_space(path: Path, needed: int, purpose: str) -> None:
+    """Raise AW308 unless `needed` bytes are free where `path` is or will be."""
+    free = free_bytes(path)
+    if free < needed:
+        raise fail(
+            "AW308",
+            found=f"{free / 1e9:.1f} GB free at {path}",
+            needed=f"{needed / 1e9:.1f} GB for {purpose}",
+            why="a disk that fills up halfway wastes the time spent until then",
+            fix="free some space, or point ARCHWRIGHT_CACHE (or --out) at a larger disk",
+        )
+
+
+@contextlib.contextmanager
+def space_errors(path: Path) -> Iterator[None]:
+    """Turn 'no space left' and 'quota exceeded' while writing at `path` into AW308."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise fail(
+            "AW308",
+            found=f"writing {error.filename or path} stopped: {error.strerror}",
+            needed="room for the whole file",
+            why="nothing half-written is kept, so this step left no result",
+            fix="free some space, or point ARCHWRIGHT_CACHE (or --out) at a larger disk, and run it again",
+        ) from error

@@ -1,0 +1,155 @@
+"""How results look in a terminal. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .build import BuildResult, Observer
+from .components import Cell, CellState, Component
+from .doctor import Finding, Level, is_fit
+from .environment import Environment
+from .plan import Plan, scaled_units
+from .pool import Measured
+from .sources import SourceTree
+from .targets import Gencode, Target
+from .ui import err, out
+
+__all__ = [
+    "matrix_as_dict",
+    "progress",
+    "show_environment",
+    "show_findings",
+    "show_matrix",
+    "show_plan",
+    "show_result",
+    "show_sources",
+]
+
+_STATE_STYLE = {CellState.BUILD: "green", CellState.EXPERIMENTAL: "yellow", CellState.REFUSED: "red"}
+_LEVEL_MARK = {Level.OK: "[green]ok[/]  ", Level.NOTE: "[yellow]note[/]", Level.FAIL: "[bold red]FAIL[/]"}
+
+
+def matrix_as_dict(shown: Sequence[Target], cells: Sequence[Cell]) -> dict[str, Any]:
+    return {
+        "targets": [
+            {
+                "name": target.name,
+                "title": target.title,
+                "tier": str(target.tier),
+                "vendor": target.vendor,
+                "gencodes": [g.name for g in target.gencodes],
+                "devices": target.devices,
+                "floor": target.floor,
+            }
+            for target in shown
+        ],
+        "cells": [{**asdict(cell), "state": str(cell.state), "available": cell.available, "evidence": []} for cell in cells],
+    }
+
+
+def show_matrix(shown: Sequence[Target], cells: Sequence[Cell]) -> None:
+    for target in shown:
+        devices = ", ".join(name for names in target.devices.values() for name in names)
+        table = Table(title=f"{target.name}: {target.title} ({target.tier}; {devices})", title_justify="left")
+        for heading in ("component", "processor", "state", "why, or what is missing"):
+            table.add_column(heading, overflow="fold")
+        for cell in (c for c in cells if c.target == target.name):
+            today = "" if cell.available else " (not yet)" if cell.pending else ""
+            state = f"[{_STATE_STYLE[cell.state]}]{cell.state}{today}[/]"
+            table.add_row(cell.component, cell.processor, state, escape(cell.reason or cell.pending))
+        out.print(table)
+    out.print("evidence: level 1 (compiles) is what a build shows; correct and performs: not verified here (no device)")
+
+
+def show_findings(target: str, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        out.print(f"{_LEVEL_MARK[finding.level]}  {finding.check + ':':<16}{escape(finding.found)}")
+        if finding.level is Level.FAIL:
+            code = f"{finding.code}  " if finding.code else ""
+            out.print(f"      {code}needed: {escape(finding.needed)}")
+            out.print(f"      why: {escape(finding.why)}")
+        if finding.level is not Level.OK and finding.fix:
+            out.print(f"      fix: {escape(finding.fix)}", style="dim")
+    fit = is_fit(tuple(findings))
+    out.print(f"[bold green]fit[/] to build {target}" if fit else f"[bold red]not fit[/] to build {target}")
+
+
+def show_sources(trees: Sequence[SourceTree]) -> None:
+    for tree in trees:
+        patches = f", {len(tree.patches)} patch" + ("es" if len(tree.patches) > 1 else "") if tree.patches else ""
+        out.print(f"{tree.component} {tree.version}: sha256 {tree.sha256[:12]}... verified{patches}: {tree.path}")
+
+
+def show_environment(environment: Environment) -> None:
+    out.print(f"[bold]{environment.target}[/]: {environment.path}")
+    out.print(f"  toolchain  nvcc {environment.nvcc}, GCC {environment.gcc} ({escape(environment.compiler_origin)})")
+    out.print(f"  runtime    Python {environment.python}, torch {environment.torch}, NCCL {environment.nccl}")
+    out.print(f"  digest     {environment.digest}")
+
+
+def show_plan(plan: Plan) -> None:
+    out.print(f"[bold]{plan.target}[/] ({plan.tier}): {', '.join(plan.components)}")
+    arches = f" for {', '.join(plan.gencodes)}" if plan.device_files else ""
+    out.print(f"  files      {plan.device_files} device{arches}, {plan.host_files} host")
+    out.print(
+        f"  memory     up to {plan.peak_mib / 1024:.1f} of {plan.memory_mib / 1024:.1f} GiB; largest: {plan.largest}"
+    )
+    out.print(f"  jobs       {plan.jobs}, longest files first, one pool over all components")
+    out.print(f"  estimate   {_minutes(plan.estimate)} when nothing is built yet ({_minutes(plan.cpu_seconds)} of one core)")
+
+
+def show_result(result: BuildResult) -> None:
+    cached = f"{result.compiled} compiled, {result.up_to_date} up to date"
+    out.print(f"[bold green]{len(result.wheels)} wheels[/] in {_minutes(result.seconds)} ({cached}):")
+    for wheel in result.wheels:
+        out.print(f"  {wheel.path}  {wheel.bytes / 1e6:.1f} MB")
+        out.print(f"    sha256 {wheel.sha256}", style="dim")
+    out.print("  compiles: shown by this build. correct, performs: not verified here (no device)", style="dim")
+
+
+@contextlib.contextmanager
+def progress(
+    plan: Plan, chosen: Sequence[Component], gencodes: tuple[Gencode, ...], *, quiet: bool
+) -> Iterator[Observer]:
+    """Report finished units: a bar in a terminal, one line each elsewhere, nothing with `quiet`."""
+    if quiet:
+        yield Observer()
+        return
+    costs = {unit.path: unit.seconds for component in chosen for unit in scaled_units(component, gencodes)}
+    start, total = time.monotonic(), sum(costs.values())
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn(), console=err
+    )
+    task = bar.add_task("compiling", total=total, left="")
+    state = {"done": 0.0, "count": 0}
+
+    def done(measured: Measured) -> None:
+        path = next((p for p in costs if measured.source.endswith(f"/{p}")), None)
+        if path is None:
+            return
+        state["done"] += costs[path]
+        state["count"] += 1
+        spent = time.monotonic() - start
+        left = spent * (total - state["done"]) / state["done"]
+        what = "cache" if measured.cached else f"{measured.seconds:.0f} s, {measured.mib / 1024:.1f} GiB"
+        line = f"[{state['count']}/{len(costs)}] {path} ({what})"
+        if err.is_terminal:
+            bar.update(task, completed=state["done"], left=f"about {_minutes(left)} left")
+            bar.console.print(line, markup=False, style="dim")
+        else:
+            err.print(f"{line}; about {_minutes(left)} left", markup=False)
+
+    with bar if err.is_terminal else contextlib.nullcontext():
+        yield Observer(news=lambda message: err.print(message, markup=False), done=done)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{int(seconds) // 60} min {int(seconds) % 60:02} s"

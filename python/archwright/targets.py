@@ -1,0 +1,139 @@
+"""The target table: architectures that are built for, and those that are refused by name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from packaging.version import Version
+
+from .errors import fail
+from .tables import load_table
+
+__all__ = ["Gencode", "Refusal", "Target", "TargetTable", "Tier", "select_gencodes", "target_table"]
+
+
+class Tier(StrEnum):
+    OFFICIAL = "official"
+    EXPERIMENTAL = "experimental"
+
+
+@dataclass(frozen=True)
+class Gencode:
+    """One real architecture with its suffix: `sm_100a` (exact), `sm_100f` (family) or `sm_100` (plain).
+
+    `runs_on` lists the compute capabilities of the devices that can load its cubins.
+    """
+
+    name: str
+    nvcc: Version
+    runs_on: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        """The `-gencode` argument: a cubin for exactly this architecture, and no PTX."""
+        return f"arch=compute_{self.name.removeprefix('sm_')},code={self.name}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One architecture family that wheels are built for, as `targets.toml` describes it."""
+
+    name: str
+    title: str
+    tier: Tier
+    vendor: str
+    gencodes: tuple[Gencode, ...]
+    devices: dict[str, tuple[str, ...]]
+    floor: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    patterns: tuple[str, ...]
+    what: str
+    reason: str
+    instead: str
+
+    def __call__(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.patterns)
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    python: str
+    processors: tuple[str, ...]
+    targets: dict[str, Target]
+    refused: tuple[Refusal, ...]
+    aliases: dict[str, str]
+
+    def find(self, asked: str) -> Target:
+        """The target that `asked` names.
+
+        Raises AW102 for an architecture that is refused by name and AW101 for an unknown one.
+        """
+        if asked in self.targets:
+            return self.targets[asked]
+        name = re.sub(r"[\s_.-]+", "", asked.casefold()).removeprefix("nvidia")
+        known = ", ".join(self.targets)
+        for refusal in self.refused:
+            if refusal(name):
+                raise fail(
+                    "AW102",
+                    found=f"'{asked}': {refusal.what}",
+                    needed=f"one of the targets {known}",
+                    why=refusal.reason,
+                    fix=f"use {refusal.instead}",
+                )
+        meant = name if name in self.targets else self.aliases.get(name)
+        raise fail(
+            "AW101",
+            found=f"target '{asked}'",
+            needed=f"one of {known}",
+            why=f"'{asked}' belongs to target {meant}" if meant else "wheels are built for one known target at a time",
+            fix=f"say `{meant}`" if meant else "run `archwright targets` for the list",
+        )
+
+
+@functools.cache
+def target_table(path: Path = Path(__file__).resolve().parent / "targets.toml") -> TargetTable:
+    """Load and validate the target table. Raises AW108 when it is not valid."""
+    data = load_table(path, "targets")
+    gencodes = {
+        name: Gencode(name, Version(entry["nvcc"]), tuple(entry["runs_on"])) for name, entry in data["gencodes"].items()
+    }
+    targets = {
+        name: Target(
+            name=name,
+            title=entry["title"],
+            tier=Tier(entry["tier"]),
+            vendor=entry["vendor"],
+            gencodes=tuple(gencodes[g] for g in entry["gencodes"]),
+            devices={capability: tuple(names) for capability, names in entry["devices"].items()},
+            floor=dict(entry["floor"]),
+        )
+        for name, entry in data["targets"].items()
+    }
+    refused = tuple(Refusal(tuple(r["patterns"]), r["what"], r["reason"], r["instead"]) for r in data["refused"])
+    return TargetTable(data["python"], tuple(data["processors"]), targets, refused, dict(data["aliases"]))
+
+
+def select_gencodes(target: Target, asked: tuple[str, ...]) -> tuple[Gencode, ...]:
+    """The target's gencodes, or those of them that were asked for, in the table's order.
+
+    Raises AW107 for one that the target does not have: `sm_100`, `sm_100a` and `sm_100f` differ.
+    """
+    known = {g.name: g for g in target.gencodes}
+    for name in asked:
+        if name not in known:
+            raise fail(
+                "AW107",
+                found=f"gencode '{name}' for target {target.name}",
+                needed=f"one of {', '.join(known) or 'none (this target has no gencodes)'}",
+                why="the suffix matters: sm_100 (plain), sm_100a (exact) and sm_100f (family) are three architectures",
+                fix=f"--gencode {next(iter(known), '...')}",
+            )
+    return tuple(g for g in target.gencodes if not asked or g.name in asked)

@@ -1,0 +1,30 @@
+"""What a person sees: one console for results, one for progress and errors. No colour when not a terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from .errors import ArchwrightError
+
+__all__ = ["err", "out", "print_error", "print_json"]
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(data: Any) -> None:
+    """Write `data` as JSON to standard output, and nothing else."""
+    print(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+
+
+def print_error(error: ArchwrightError) -> None:
+    err.print(f"[bold red]{error.code}[/] [bold]{escape(error.title)}[/]")
+    for label, text in (("found", error.found), ("needed", error.needed), ("why", error.why), ("fix", error.fix)):
+        err.print(f"  [dim]{label + ':':<8}[/]{escape(text)}")
+    if error.detail:
+        err.print(escape(error.detail.rstrip()), style="dim")
+    err.print(f"  [dim]more:   docs/errors/{error.code}.md[/]")
