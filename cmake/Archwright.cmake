@@ -8,7 +8,10 @@
 include_guard(GLOBAL)
 
 if(NOT ARCHWRIGHT_SOURCE)
-  message(FATAL_ERROR "ARCHWRIGHT_SOURCE is not set: build through the PEP 517 backend (`pip wheel`) or `archwright build`")
+    message(
+        FATAL_ERROR
+        "ARCHWRIGHT_SOURCE is not set: build through the PEP 517 backend (`pip wheel`) or `archwright build`"
+    )
 endif()
 
 find_package(Python 3.12 REQUIRED COMPONENTS Interpreter Development.Module)
@@ -18,11 +21,16 @@ find_package(CUDAToolkit REQUIRED)
 add_library(archwright_torch INTERFACE)
 add_library(archwright::torch ALIAS archwright_torch)
 target_include_directories(
-  archwright_torch SYSTEM
-  INTERFACE "${ARCHWRIGHT_TORCH}/include" "${ARCHWRIGHT_TORCH}/include/torch/csrc/api/include"
+    archwright_torch
+    SYSTEM
+    INTERFACE "${ARCHWRIGHT_TORCH}/include" "${ARCHWRIGHT_TORCH}/include/torch/csrc/api/include"
 )
-foreach(library IN ITEMS c10 c10_cuda torch_cpu torch_cuda torch_python)
-  target_link_libraries(archwright_torch INTERFACE "${ARCHWRIGHT_TORCH}/lib/lib${library}.so")
+foreach(
+    library
+    IN
+    ITEMS c10 c10_cuda torch_cpu torch_cuda torch_python
+)
+    target_link_libraries(archwright_torch INTERFACE "${ARCHWRIGHT_TORCH}/lib/lib${library}.so")
 endforeach()
 target_compile_definitions(archwright_torch INTERFACE TORCH_API_INCLUDE_EXTENSION_H)
 
@@ -36,8 +44,9 @@ target_link_libraries(archwright_nccl INTERFACE "${ARCHWRIGHT_NCCL}/lib/libnccl.
 add_library(archwright_cuda INTERFACE)
 add_library(archwright::cuda ALIAS archwright_cuda)
 target_include_directories(
-  archwright_cuda SYSTEM
-  INTERFACE "${CUDAToolkit_ROOT}/include" "${CUDAToolkit_ROOT}/include/cccl"
+    archwright_cuda
+    SYSTEM
+    INTERFACE "${CUDAToolkit_ROOT}/include" "${CUDAToolkit_ROOT}/include/cccl"
 )
 target_link_libraries(archwright_cuda INTERFACE CUDA::cudart)
 
@@ -45,8 +54,8 @@ target_link_libraries(archwright_cuda INTERFACE CUDA::cudart)
 add_library(archwright_driver INTERFACE)
 add_library(archwright::driver ALIAS archwright_driver)
 target_link_options(
-  archwright_driver
-  INTERFACE "LINKER:--push-state,--no-as-needed,${CUDAToolkit_ROOT}/lib64/stubs/libcuda.so,--pop-state"
+    archwright_driver
+    INTERFACE "LINKER:--push-state,--no-as-needed,${CUDAToolkit_ROOT}/lib64/stubs/libcuda.so,--pop-state"
 )
 
 # archwright_extension(<dotted module>
@@ -55,74 +64,71 @@ target_link_options(
 #
 # Defines the extension module from ARCHWRIGHT_UNITS and installs it where its dotted name says.
 function(archwright_extension module)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "INCLUDES;DEFINITIONS;CXX_OPTIONS;CUDA_OPTIONS;LIBRARIES;PRECOMPILE")
-  string(REPLACE "." "/" path "${module}")
-  get_filename_component(folder "${path}" DIRECTORY)
-  get_filename_component(name "${path}" NAME)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "INCLUDES;DEFINITIONS;CXX_OPTIONS;CUDA_OPTIONS;LIBRARIES;PRECOMPILE")
+    string(REPLACE "." "/" path "${module}")
+    get_filename_component(folder "${path}" DIRECTORY)
+    get_filename_component(name "${path}" NAME)
 
-  list(TRANSFORM ARCHWRIGHT_UNITS PREPEND "${ARCHWRIGHT_SOURCE}/" OUTPUT_VARIABLE sources)
-  python_add_library(extension MODULE WITH_SOABI ${sources})
-  set_target_properties(
-    extension
-    PROPERTIES
-      OUTPUT_NAME "${name}"
-      CXX_STANDARD 20
-      CUDA_STANDARD 20
-      CXX_STANDARD_REQUIRED ON
-      CUDA_STANDARD_REQUIRED ON
-      CXX_EXTENSIONS OFF
-      CUDA_EXTENSIONS OFF
-      CXX_SCAN_FOR_MODULES OFF
-      CUDA_RUNTIME_LIBRARY Shared
-      SKIP_BUILD_RPATH ON
-  )
-  target_include_directories(extension PRIVATE ${arg_INCLUDES})
-  target_compile_definitions(extension PRIVATE TORCH_EXTENSION_NAME=${name} ${arg_DEFINITIONS})
-  foreach(option IN LISTS arg_CXX_OPTIONS)
-    target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${option}>")
-  endforeach()
-  foreach(option IN LISTS arg_CUDA_OPTIONS)
-    target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${option}>")
-  endforeach()
-  foreach(gencode IN LISTS ARCHWRIGHT_GENCODES)
-    target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode ${gencode}>")
-  endforeach()
-
-  # No path of this machine in the objects: asserts and TORCH_CHECK messages carry __FILE__.
-  get_filename_component(environment "${CUDAToolkit_ROOT}" DIRECTORY)
-  foreach(
-    map
-    IN
-    ITEMS "${ARCHWRIGHT_SOURCE}=/src/${PROJECT_NAME}" "${CMAKE_BINARY_DIR}=/build/${PROJECT_NAME}" "${environment}=/env"
-  )
-    target_compile_options(
-      extension
-      PRIVATE
-        "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${map}>"
-        "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${map}>"
+    list(TRANSFORM ARCHWRIGHT_UNITS PREPEND "${ARCHWRIGHT_SOURCE}/" OUTPUT_VARIABLE sources)
+    python_add_library(extension MODULE WITH_SOABI ${sources})
+    set_target_properties(
+        extension
+        PROPERTIES
+            OUTPUT_NAME "${name}"
+            CXX_STANDARD 20
+            CUDA_STANDARD 20
+            CXX_STANDARD_REQUIRED ON
+            CUDA_STANDARD_REQUIRED ON
+            CXX_EXTENSIONS OFF
+            CUDA_EXTENSIONS OFF
+            CXX_SCAN_FOR_MODULES OFF
+            CUDA_RUNTIME_LIBRARY Shared
+            SKIP_BUILD_RPATH ON
     )
-  endforeach()
+    target_include_directories(extension PRIVATE ${arg_INCLUDES})
+    target_compile_definitions(extension PRIVATE TORCH_EXTENSION_NAME=${name} ${arg_DEFINITIONS})
+    foreach(option IN LISTS arg_CXX_OPTIONS)
+        target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${option}>")
+    endforeach()
+    foreach(option IN LISTS arg_CUDA_OPTIONS)
+        target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${option}>")
+    endforeach()
+    foreach(gencode IN LISTS ARCHWRIGHT_GENCODES)
+        target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode ${gencode}>")
+    endforeach()
 
-  target_link_libraries(extension PRIVATE ${arg_LIBRARIES} archwright::torch archwright::cuda)
-  # What GCC's own archive adds to an older libstdc++.so stays private to this module.
-  target_link_options(extension PRIVATE LINKER:--as-needed LINKER:--exclude-libs,libstdc++.a LINKER:--build-id=sha1)
-  if(arg_PRECOMPILE)
-    # ccache can only cache users of a precompiled header with -fpch-preprocess
-    target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")
-    list(TRANSFORM arg_PRECOMPILE REPLACE "^(.+)$" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
-    target_precompile_headers(extension PRIVATE ${arg_PRECOMPILE})
-  endif()
-  install(TARGETS extension LIBRARY DESTINATION "${folder}")
+    # No path of this machine in the objects: asserts and TORCH_CHECK messages carry __FILE__. Only host files see the
+    # build folder (through the precompiled header), and only there does ccache ignore the option's value.
+    target_compile_options(
+        extension
+        PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_BINARY_DIR}=/build/${PROJECT_NAME}>"
+    )
+    get_filename_component(environment "${CUDAToolkit_ROOT}" DIRECTORY)
+    foreach(map IN ITEMS "${ARCHWRIGHT_SOURCE}=/src/${PROJECT_NAME}" "${environment}=/env")
+        target_compile_options(
+            extension
+            PRIVATE
+                "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${map}>"
+                "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${map}>"
+        )
+    endforeach()
+
+    target_link_libraries(extension PRIVATE ${arg_LIBRARIES} archwright::torch archwright::cuda)
+    # What GCC's own archive adds to an older libstdc++.so stays private to this module.
+    target_link_options(extension PRIVATE LINKER:--as-needed LINKER:--exclude-libs,libstdc++.a LINKER:--build-id=sha1)
+    if(arg_PRECOMPILE)
+        # ccache can only cache users of a precompiled header with -fpch-preprocess
+        target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")
+        list(TRANSFORM arg_PRECOMPILE REPLACE "^(.+)$" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
+        target_precompile_headers(extension PRIVATE ${arg_PRECOMPILE})
+    endif()
+    install(TARGETS extension LIBRARY DESTINATION "${folder}")
 endfunction()
 
 # archwright_package(<folder>...): installs upstream's Python packages as they are, and the import guard into the first.
 function(archwright_package first)
-  foreach(folder IN ITEMS ${first} ${ARGN})
-    install(
-      DIRECTORY "${ARCHWRIGHT_SOURCE}/${folder}"
-      DESTINATION .
-      PATTERN "__pycache__" EXCLUDE
-    )
-  endforeach()
-  install(FILES "${ARCHWRIGHT_GUARD}/_archwright.py" "${ARCHWRIGHT_GUARD}/_archwright.json" DESTINATION "${first}")
+    foreach(folder IN ITEMS ${first} ${ARGN})
+        install(DIRECTORY "${ARCHWRIGHT_SOURCE}/${folder}" DESTINATION . PATTERN "__pycache__" EXCLUDE)
+    endforeach()
+    install(FILES "${ARCHWRIGHT_GUARD}/_archwright.py" "${ARCHWRIGHT_GUARD}/_archwright.json" DESTINATION "${first}")
 endfunction()

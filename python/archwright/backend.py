@@ -24,7 +24,7 @@ from .environment import Environment, environment_of_prefix, use_nccl_root
 from .errors import ArchwrightError, fail
 from .finish import finish_metadata, finish_wheel
 from .plan import make_plan, scaled_units
-from .pool import Pool
+from .pool import Pool, remember_costs
 from .process import STRAY
 from .project import cache_dir, project_root
 from .sources import SourceTree, fetch
@@ -143,7 +143,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
         folder = build_folder(request.component, request.target, request.gencodes)
         _shield_environment(request, source)
         with cell_lock(folder), _pool(request, source), tempfile.TemporaryDirectory() as scratch:
-            settings = {
+            settings: dict[str, str | list[str]] = {
                 "build-dir": str(folder),
                 "cmake.args": f"-C{_initial_cache(folder, request, source)}",
                 "build.tool-args": f"-j{len(request.component.units) + 8}",
@@ -156,7 +156,12 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
 
 def _request(config_settings: Settings) -> Request:
     asked = {key.removeprefix("cmake.define."): value for key, value in (config_settings or {}).items()}
-    unknown = asked.keys() - {"ARCHWRIGHT_TARGET", "ARCHWRIGHT_GENCODES", "ARCHWRIGHT_EXPERIMENTAL", "ARCHWRIGHT_NCCL_ROOT"}
+    unknown = asked.keys() - {
+        "ARCHWRIGHT_TARGET",
+        "ARCHWRIGHT_GENCODES",
+        "ARCHWRIGHT_EXPERIMENTAL",
+        "ARCHWRIGHT_NCCL_ROOT",
+    }
     if unknown:
         raise fail(
             "AW109",
@@ -231,11 +236,12 @@ def _pool(request: Request, source: SourceTree) -> Iterator[None]:
             yield
         finally:
             del os.environ["ARCHWRIGHT_POOL"]
-            import dataclasses; _write(build_folder(request.component, request.target, request.gencodes) / "units.json", json.dumps([dataclasses.asdict(m) for m in pool.measured]))
+            folder = build_folder(request.component, request.target, request.gencodes)
+            remember_costs(folder, source.path, pool.measured)
 
 
 def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
-    """Write the import guard's facts and CMake's initial cache; both only when they change, so that nothing rebuilds."""
+    """Write the import guard's facts and CMake's initial cache, each only when it changes, so that nothing rebuilds."""
     environment, component = request.environment, request.component
     guard = folder / "guard"
     facts = {
@@ -282,7 +288,7 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "CMAKE_CXX_FLAGS_RELEASE": "",  # each component's flags are upstream's
         "CMAKE_CUDA_FLAGS_RELEASE": "",
     }
-    lines = [f"set({name} {_quote(value)} CACHE INTERNAL \"\" FORCE)" for name, value in values.items()]
+    lines = [f'set({name} {_quote(value)} CACHE INTERNAL "" FORCE)' for name, value in values.items()]
     return _write(folder / "archwright.cmake", "\n".join(lines) + "\n")
 
 

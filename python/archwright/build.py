@@ -7,7 +7,6 @@ at the same time; their compiles take turns in the pool.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import signal
@@ -29,10 +28,10 @@ from .environment import Environment
 from .errors import fail
 from .explain import explain_failure
 from .plan import Plan, scaled_units
-from .pool import Measured, Pool
+from .pool import Measured, Pool, remember_costs
 from .process import clean_environment
 from .project import require_space, space_errors
-from .sources import SourceTree, fetch, sha256_of
+from .sources import fetch, sha256_of
 from .targets import Gencode, Target, Tier
 
 __all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels"]
@@ -83,8 +82,8 @@ def build_wheels(
     environment: Environment,
     plan: Plan,
     out: Path,
-    options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
-    observer: Observer = Observer(),  # noqa: B008 (frozen)
+    options: BuildOptions = BuildOptions(),
+    observer: Observer = Observer(),
 ) -> BuildResult:
     """Build the wheels of `chosen` into `out`.
 
@@ -109,7 +108,8 @@ def build_wheels(
         pool = stack.enter_context(Pool(plan.jobs, plan.memory_mib, units, observer.done))
         run = _Run(target, gencodes, environment, options, pool, staging, folders)
         run.all(chosen, observer)
-        _remember(pool, folders, sources)
+        for name, folder in folders.items():
+            remember_costs(folder, sources[name].path, pool.measured)
         wheels = tuple(_publish(component, target, gencodes, environment, staging, out) for component in chosen)
     compiled = sum(measured.source in units for measured in pool.measured)
     return BuildResult(target.name, wheels, compiled, len(units) - compiled, time.monotonic() - start)
@@ -138,8 +138,13 @@ class _Run:
         with ThreadPoolExecutor(len(chosen)) as threads, _interruptible():
             try:
                 pending = {threads.submit(self.one, component): component for component in chosen}
+                told = False
                 while pending:
                     finished, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                    if self.pool.failure and not told:
+                        told = True
+                        source = Path(self.pool.failure.source).name
+                        observer.news(f"{source} failed; letting the {len(self.pool.running)} running compiles finish")
                     for future in finished:
                         component = pending.pop(future)
                         future.result()
@@ -158,7 +163,10 @@ class _Run:
                 raise
 
     def one(self, component: Component) -> None:
-        settings = {"ARCHWRIGHT_TARGET": self.target.name, "ARCHWRIGHT_GENCODES": ",".join(g.name for g in self.gencodes)}
+        settings = {
+            "ARCHWRIGHT_TARGET": self.target.name,
+            "ARCHWRIGHT_GENCODES": ",".join(g.name for g in self.gencodes),
+        }
         if self.target.tier is Tier.EXPERIMENTAL:
             settings["ARCHWRIGHT_EXPERIMENTAL"] = "1"
         if self.options.nccl_root:
@@ -242,18 +250,6 @@ def _interruptible() -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def _remember(pool: Pool, folders: dict[str, Path], sources: dict[str, SourceTree]) -> None:
-    """Write what each unit took beside its objects: `units.json`, the source of the figures in the recipes."""
-    for name, folder in folders.items():
-        root = f"{sources[name].path}{os.sep}"
-        path = folder / "units.json"
-        known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        for measured in pool.measured:
-            if measured.source.startswith(root) and not measured.cached:
-                known[measured.source.removeprefix(root)] = {"seconds": round(measured.seconds, 1), "mib": measured.mib}
-        path.write_text(json.dumps(known, indent=1, sort_keys=True))
 
 
 def _publish(

@@ -51,7 +51,9 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command()
 def targets(
-    target: Annotated[str | None, typer.Argument(metavar="[TARGET]")] = None, json: Json = False, verbose: Verbose = False
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]")] = None,
+    json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Show the matrix of cells: component x target x processor, with tier and reasons."""
     chosen = target_table().find(target) if target else None
@@ -137,7 +139,9 @@ def build(
     names: Names = None,
     gencode: Annotated[list[str] | None, typer.Option(help="Build device code for this one only (repeatable).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the wheels. Default: dist/<target>.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Compiles at once. Default: the cores that may be used.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Compiles at once. Default: the cores that may be used.")
+    ] = None,
     memory: Annotated[float | None, typer.Option(help="GiB to plan with. Default: 85 % of what may be used.")] = None,
     experimental: Annotated[bool, typer.Option("--experimental", help="Allow experimental targets.")] = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Print the plan and stop.")] = False,
@@ -173,7 +177,7 @@ def build(
     use_nccl_root(environment, nccl_root)
     options = BuildOptions(offline=offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
     folder = (out or (_output_root() / "dist" / chosen_target.name)).absolute()
-    with render.progress(plan, chosen, gencodes, quiet=json) as observer:
+    with render.progress(chosen, gencodes, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
     if json:
         print_json({"plan": plan.as_dict(), **result.as_dict()})

@@ -85,13 +85,15 @@ def _make(prefix: Path, machine: str) -> None:
     if not can_provision():
         raise _cannot(
             f"no {' and no '.join(missing) or 'apt source entry for Debian 12 or 13'} on this machine",
-            "install GCC 13 or newer yourself (`dnf install gcc-toolset-14`, `apt install g++-14`, `conda install gxx`)",
+            "install GCC 13 or newer yourself (`dnf install gcc-toolset-14`, `conda install gxx`) and name it in CXX",
         )
     shutil.rmtree(prefix, ignore_errors=True)  # half-made: it has no record
     packages: dict[str, str] = {}
     with space_errors(prefix):
         for part, (release, names) in _PACKAGES.items():
-            packages |= _unpack_packages(prefix / part, release, names, drop=_NOT_IN_COMPILER if part == "compiler" else ())
+            packages |= _unpack_packages(
+                prefix / part, release, names, drop=_NOT_IN_COMPILER if part == "compiler" else ()
+            )
         _relocate(prefix / "compiler", machine)
         _merge_libstdcxx(prefix, machine)
         _write_wrappers(prefix, machine)
@@ -136,7 +138,7 @@ def _unpack_packages(into: Path, release: str, names: list[str], drop: tuple[str
         raise _cannot(
             f"`{' '.join(error.command[:1])} ... {error.command[-1]}` for Debian release {release} failed: "
             f"{_last_lines(error.output)}",
-            "check that the machine's Debian mirror carries both releases, or install GCC 13 or newer and name it in CXX",
+            "check that the machine's Debian mirror carries both releases, or name a GCC 13 or newer in CXX",
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -181,7 +183,7 @@ def _relocate(compiler: Path, machine: str) -> None:
             with path.open("rb") as file:
                 if file.read(4) != b"\x7fELF":
                     continue
-            interpreter = [] if ".so" in path.name else ["--set-interpreter", loader]
+            interpreter: list[str | Path] = [] if ".so" in path.name else ["--set-interpreter", loader]
             run([patchelf, *interpreter, "--force-rpath", "--set-rpath", libraries, path])
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from .components import components
 from .compiler import MINIMUM, find_compiler
+from .components import components
 from .debian import COMPILER_RELEASE, can_provision
 from .environment import Environment, find_environment
 from .errors import ArchwrightError
@@ -56,7 +56,7 @@ def examine(target: Target, *, python: str | None = None) -> tuple[Finding, ...]
         _stray,
         _compiler_cache,
         lambda: _environment(target, python),
-        lambda: _device(target),
+        _device,
     ]
     return tuple(finding for check in checks for finding in check())
 
@@ -84,7 +84,9 @@ def _system(target: Target) -> Iterator[Finding]:
         )
         return
     libc, version = platform.libc_ver()
-    release = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux") if os.path.exists("/etc/os-release") else "Linux"
+    release = (
+        platform.freedesktop_os_release().get("PRETTY_NAME", "Linux") if Path("/etc/os-release").exists() else "Linux"
+    )
     yield Finding("system", Level.OK, f"{release}, {machine}, {libc} {version}")
     pending = [c for c in _cells(target, machine) if c.pending]
     ready = [c for c in _cells(target, machine) if c.available]
@@ -139,7 +141,9 @@ def _compiler() -> Iterator[Finding]:
             "AW313",
         )
     elif found is not None:
-        yield Finding("compiler", Level.OK, f"GCC {found.version} at {found.cxx} (from {found.origin}), libdw headers found")
+        yield Finding(
+            "compiler", Level.OK, f"GCC {found.version} at {found.cxx} (from {found.origin}), libdw headers found"
+        )
     elif can_provision():
         yield Finding(
             "compiler",
@@ -253,7 +257,9 @@ def _libraries(found: Environment) -> Iterator[Finding]:
     )
 
 
-def _device(target: Target) -> Iterator[Finding]:
-    driver = os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/davinci_manager")
-    text = "a driver is loaded" if driver else "none: wheels compile here, but `correct` and `performs` cannot be verified"
+def _device() -> Iterator[Finding]:
+    driver = Path("/proc/driver/nvidia/version").exists() or Path("/dev/davinci_manager").exists()
+    text = (
+        "a driver is loaded" if driver else "none: wheels compile here, but `correct` and `performs` cannot be verified"
+    )
     yield Finding("device", Level.NOTE, text, "", "" if driver else "no device is needed to build", "")

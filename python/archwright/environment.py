@@ -85,7 +85,8 @@ class Environment:
     def load(cls, record: Path) -> Environment:
         data = json.loads(record.read_text(encoding="utf-8"))
         paths = {"path", "toolchain", "runtime", "toolkit", "nccl_root", "cxx", "cc"}
-        return cls(**{key: Path(value) if key in paths else value for key, value in data.items()})
+        values: dict[str, Any] = {key: Path(value) if key in paths else value for key, value in data.items()}
+        return cls(**values)
 
 
 def create_environment(
@@ -158,7 +159,7 @@ def use_nccl_root(environment: Environment, root: Path | None) -> Environment:
             "AW312",
             found=f"{root} lacks {' and '.join(missing)}",
             needed="the root folder of an NCCL installation",
-            why="a wrong root would otherwise surface as a missing header or symbol much later; nothing is searched for",
+            why="a wrong root would surface much later as a missing header or symbol; nothing is searched for",
             fix="name the folder that holds include/ and lib/, or leave --nccl-root out to use the locked NCCL",
         )
     return replace(environment, nccl_root=root.resolve(), nccl=_nccl_version(root))
@@ -234,7 +235,7 @@ def _make(
 def _install(prefix: Path, lock: Path, interpreter: Interpreter, installer: Installer, offline: bool) -> None:
     env = clean_environment() | {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     python = prefix / "bin" / "python"
-    strict = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", lock]
+    strict: list[str | Path] = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", lock]
     if installer == "uv":
         from uv import find_uv_bin
 

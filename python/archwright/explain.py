@@ -60,7 +60,7 @@ def _explain_compile(component: str, failure: Failure, log: Path) -> ArchwrightE
             found=f"{name} ended the compiler of {failure.source} at {failure.mib} MiB",
             needed="the compile to finish",
             why=reason,
-            fix="run it again with fewer jobs or a smaller budget (`--jobs 1`, `--memory GIB`): finished objects are kept",
+            fix="run it again with fewer jobs or less memory (`--jobs 1`, `--memory GIB`): finished objects are kept",
             detail=f"{shlex.join(failure.command)}\n\n{_around_errors(text)}",
         )
     return fail(
@@ -109,5 +109,3 @@ def _around_errors(text: str, limit: int = 40) -> str:
     first = next((i for i, line in enumerate(lines) if _ERROR.search(line)), None)
     chosen = lines[-limit:] if first is None else lines[max(0, first - 2) : first + limit]
     return "\n".join(line.rstrip()[:600] for line in chosen)
-
-

@@ -41,8 +41,18 @@ __all__ = ["EXTERNAL", "Abi", "finish_metadata", "finish_wheel", "read_abi"]
 
 #: Libraries that stay outside the wheel: torch's, CUDA's, the driver's, NCCL's and CANN's.
 EXTERNAL = frozenset(
-    "libtorch*.so libc10*.so libcuda.so.1 libcudart.so.13 libnvrtc*.so.* libcublas*.so.* libnccl.so.2 "
-    "libtorch_npu.so libascend*.so libhccl.so".split()
+    [
+        "libtorch*.so",
+        "libc10*.so",
+        "libcuda.so.1",
+        "libcudart.so.13",
+        "libnvrtc*.so.*",
+        "libcublas*.so.*",
+        "libnccl.so.2",
+        "libtorch_npu.so",
+        "libascend*.so",
+        "libhccl.so",
+    ]
 )
 
 _UNFOLDED = email.policy.compat32.clone(max_line_length=None)
@@ -74,7 +84,7 @@ def finish_wheel(raw: Path, folder: Path, request: Request, source: SourceTree, 
     del members[f"{info}/RECORD"]
     members |= licenses
     members[f"{info}/METADATA"] = _with_licenses(members[f"{info}/METADATA"], component.license_files)
-    name, version, build, tags = parse_wheel_filename(raw.name)
+    _, version, _, tags = parse_wheel_filename(raw.name)
     tag = next(iter(tags))
     members[f"{info}/WHEEL"] = _with_tag(members[f"{info}/WHEEL"], f"{tag.interpreter}-{tag.abi}-{abi.platform}")
     needed = sorted({value for _, tag, value in _dynamic_tags(members) if tag == "DT_NEEDED"})
@@ -101,9 +111,7 @@ def finish_metadata(path: Path, component: Component) -> None:
 def read_abi(wheel: Path) -> Abi:
     """Let auditwheel say what the binaries of `wheel` need. Libraries in `EXTERNAL` are left out by name."""
     architecture = Architecture(os.uname().machine)
-    found = analyze_wheel_abi(
-        Libc.GLIBC, architecture, wheel, EXTERNAL, disable_isa_ext_check=True, allow_graft=False
-    )
+    found = analyze_wheel_abi(Libc.GLIBC, architecture, wheel, EXTERNAL, disable_isa_ext_check=True, allow_graft=False)
     needs: dict[str, str] = {}
     for versions in found.versioned_symbols.values():
         for version in versions:
@@ -173,7 +181,7 @@ def _with_licenses(metadata: bytes, names: tuple[str, ...]) -> bytes:
     del message["License-File"]
     for name in names:
         message["License-File"] = name
-    return message.as_bytes(_UNFOLDED)
+    return message.as_bytes(policy=_UNFOLDED)
 
 
 def _with_tag(text: bytes, tag: str) -> bytes:
@@ -182,7 +190,7 @@ def _with_tag(text: bytes, tag: str) -> bytes:
     message["Tag"] = tag
     del message["Generator"]
     message["Generator"] = f"archwright {__version__}"
-    return message.as_bytes(_UNFOLDED)
+    return message.as_bytes(policy=_UNFOLDED)
 
 
 def _record(

@@ -20,8 +20,8 @@ _PROBE = (
     "import json, os, sys, sysconfig, platform;"
     "include = sysconfig.get_path('include');"
     "print(json.dumps([sys.implementation.name, platform.python_version(), os.path.realpath(sys.executable),"
-    " sys.base_prefix, os.path.exists(os.path.join(include, 'Python.h')), bool(sysconfig.get_config_var('Py_GIL_DISABLED')),"
-    " platform.machine()]))"
+    " sys.base_prefix, os.path.exists(os.path.join(include, 'Python.h')),"
+    " bool(sysconfig.get_config_var('Py_GIL_DISABLED')), platform.machine()]))"
 )
 
 
@@ -55,7 +55,7 @@ def find_python(named: str | None = None) -> Interpreter:
                     found=f"{named} does not run as a CPython",
                     needed=f"the path of a CPython {wanted}",
                     why="its headers and ABI decide what the wheels fit",
-                    fix=f"name a working interpreter, or leave --python out to search PATH, pyenv and conda for {wanted}",
+                    fix="name a working interpreter, or leave --python out: PATH, pyenv and conda are then searched",
                 )
             if not (found.version + ".").startswith(wanted + "."):
                 raise _wrong(named, f"{found.path}, Python {found.version}", wanted)

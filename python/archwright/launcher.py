@@ -7,6 +7,8 @@ Protocol, one JSON object a line over a Unix socket: {"source"} -> {"go": true|f
 "mib", "command", "output"}.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import resource
@@ -16,11 +18,15 @@ import subprocess
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
+
 #: status of a compile that the pool did not start (another one failed): EX_TEMPFAIL
 NOT_STARTED = 75
 
 
-def main(command):
+def main(command: list[str]) -> int:
     address = os.environ.get("ARCHWRIGHT_POOL")
     if not address:
         os.execvp(command[0], command)
@@ -55,7 +61,7 @@ def main(command):
     return 128 - child.returncode if child.returncode < 0 else child.returncode
 
 
-def _send(lines, message):
+def _send(lines: IO[str], message: dict[str, object]) -> None:
     lines.write(json.dumps(message) + "\n")
     lines.flush()
 

@@ -12,13 +12,14 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .components import Unit
 
-__all__ = ["Failure", "Measured", "Pool"]
+__all__ = ["Failure", "Measured", "Pool", "remember_costs"]
 
 #: What a unit costs that no recipe names: a precompiled header, CMake's own checks. Users of a precompiled header
 #: wait for it, so it goes first (`seconds` ranks it above every other unit).
@@ -155,7 +156,11 @@ class Pool:
             self._changed.notify_all()
 
     def _finished(self, source: str, report: dict[str, object]) -> None:
-        returncode, seconds, mib = int(str(report["returncode"])), float(str(report["seconds"])), int(str(report["mib"]))
+        returncode, seconds, mib = (
+            int(str(report["returncode"])),
+            float(str(report["seconds"])),
+            int(str(report["mib"])),
+        )
         if returncode != 0:
             with self._changed:
                 first = self.failure is None and not self._stopped
@@ -170,3 +175,12 @@ class Pool:
             self.measured.append(measured)
         self._on_done(measured)
 
+
+def remember_costs(folder: Path, tree: Path, measured: Iterable[Measured]) -> None:
+    """Write what the units of `tree` took to `folder/units.json`: where the recipes' figures come from."""
+    path = folder / "units.json"
+    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    for unit in measured:
+        if Path(unit.source).is_relative_to(tree) and not unit.cached:
+            known[str(Path(unit.source).relative_to(tree))] = {"seconds": round(unit.seconds, 1), "mib": unit.mib}
+    path.write_text(json.dumps(known, indent=1, sort_keys=True))

@@ -51,7 +51,9 @@ def matrix_as_dict(shown: Sequence[Target], cells: Sequence[Cell]) -> dict[str, 
             }
             for target in shown
         ],
-        "cells": [{**asdict(cell), "state": str(cell.state), "available": cell.available, "evidence": []} for cell in cells],
+        "cells": [
+            {**asdict(cell), "state": str(cell.state), "available": cell.available, "evidence": []} for cell in cells
+        ],
     }
 
 
@@ -103,7 +105,9 @@ def show_plan(plan: Plan) -> None:
         f"  memory     up to {plan.peak_mib / 1024:.1f} of {plan.memory_mib / 1024:.1f} GiB; largest: {plan.largest}"
     )
     out.print(f"  jobs       {plan.jobs}, longest files first, one pool over all components")
-    out.print(f"  estimate   {_minutes(plan.estimate)} when nothing is built yet ({_minutes(plan.cpu_seconds)} of one core)")
+    out.print(
+        f"  estimate   {_minutes(plan.estimate)} when nothing is built yet ({_minutes(plan.cpu_seconds)} of one core)"
+    )
 
 
 def show_result(result: BuildResult) -> None:
@@ -116,9 +120,7 @@ def show_result(result: BuildResult) -> None:
 
 
 @contextlib.contextmanager
-def progress(
-    plan: Plan, chosen: Sequence[Component], gencodes: tuple[Gencode, ...], *, quiet: bool
-) -> Iterator[Observer]:
+def progress(chosen: Sequence[Component], gencodes: tuple[Gencode, ...], *, quiet: bool) -> Iterator[Observer]:
     """Report finished units: a bar in a terminal, one line each elsewhere, nothing with `quiet`."""
     if quiet:
         yield Observer()
@@ -126,7 +128,11 @@ def progress(
     costs = {unit.path: unit.seconds for component in chosen for unit in scaled_units(component, gencodes)}
     start, total = time.monotonic(), sum(costs.values())
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn(), console=err
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[left]}"),
+        TimeElapsedColumn(),
+        console=err,
     )
     task = bar.add_task("compiling", total=total, left="")
     state = {"done": 0.0, "count": 0}

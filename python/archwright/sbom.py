@@ -58,11 +58,17 @@ def make_sbom(request: Request, source: SourceTree, epoch: int) -> str:
         ),
         Component(name="CCCL", version=environment.nvcc, bom_ref="CCCL", description="headers, compiled in"),
         Component(name="torch", version=environment.torch, bom_ref="torch", description="headers, compiled in"),
-        Component(name="libstdc++", version=environment.gcc, bom_ref="libstdc++", description="parts linked statically"),
+        Component(
+            name="libstdc++", version=environment.gcc, bom_ref="libstdc++", description="parts linked statically"
+        ),
     ]
     if component.nccl:
-        parts.append(Component(name="NCCL", version=environment.nccl, bom_ref="NCCL", description="headers, compiled in"))
-    bom = Bom(components=parts, serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"archwright/{request.version}/{source.sha256}"))
+        parts.append(
+            Component(name="NCCL", version=environment.nccl, bom_ref="NCCL", description="headers, compiled in")
+        )
+    bom = Bom(
+        components=parts, serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"archwright/{request.version}/{source.sha256}")
+    )
     bom.metadata.component = wheel
     bom.metadata.timestamp = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
     bom.metadata.tools.components.add(Component(type=ComponentType.APPLICATION, name="archwright", version=__version__))

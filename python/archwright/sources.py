@@ -22,7 +22,9 @@ from .indexes import index_settings
 from .project import cache_dir, require_space, space_errors
 
 if TYPE_CHECKING:
-    from unearth import Package
+    from collections.abc import Iterable
+
+    from unearth import Package, PackageFinder
 
 __all__ = ["SourceTree", "fetch", "sha256_of"]
 
@@ -104,7 +106,7 @@ def _download(component: Component, archive: Path) -> None:
         ssl.create_default_context(cafile=settings.certificate) if settings.certificate else True
     )
     finder = PackageFinder(
-        session=PyPIClient(trusted_hosts=settings.trusted_hosts, verify=verify),
+        session=PyPIClient(trusted_hosts=settings.trusted_hosts, verify=verify),  # type: ignore[arg-type]
         index_urls=() if settings.no_index else [u for u in (settings.index, *settings.extra) if u],
         find_links=settings.find_links,
         no_binary=[component.distribution],
@@ -133,21 +135,21 @@ def _download(component: Component, archive: Path) -> None:
         ) from error
 
 
-def _best(matches: object, component: Component) -> Package:
-    candidates = [p for p in matches if p.link.filename.endswith(".tar.gz")]  # type: ignore[attr-defined]
+def _best(matches: Iterable[Package], component: Component) -> Package:
+    candidates = [p for p in matches if p.link.filename.endswith(".tar.gz")]
     pinned = [p for p in candidates if component.sha256 in (p.link.hashes or {}).get("sha256", "")]
     if not candidates:
         raise LookupError("the index has no source archive of that version")
     return (pinned or candidates)[0]
 
 
-def _save(finder: object, package: Package, folder: Path) -> Path:
+def _save(finder: PackageFinder, package: Package, folder: Path) -> Path:
     """Stream the file into `folder` without unpacking or running it."""
     target = folder / package.link.filename
     if package.link.is_file:
         shutil.copyfile(package.link.file_path, target)
         return target
-    with finder.session.get_stream(package.link.url_without_fragment) as response:  # type: ignore[attr-defined]
+    with finder.session.get_stream(package.link.url_without_fragment) as response:
         response.raise_for_status()
         with target.open("wb") as file:
             for chunk in response.iter_bytes(1 << 20):
@@ -173,7 +175,7 @@ def _check_expected(component: Component, tree: Path) -> None:
         raise fail(
             "AW204",
             found=f"{tree.name} lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}",
-            needed=f"all {len(component.expect) + len(component.units)} files that the recipe of {component.name} names",
+            needed=f"all {len(component.expect) + len(component.units)} files that {component.name}'s recipe names",
             why="an archive without its submodules fails deep inside a compile instead of here",
             fix=f"delete {tree} and run it again; if it persists the recipe does not fit this archive",
         )
@@ -181,7 +183,7 @@ def _check_expected(component: Component, tree: Path) -> None:
 
 def _apply_patches(component: Component, tree: Path) -> None:
     for path in sorted((component.folder / "patches").glob("*.patch")):
-        patches = patch_ng.fromfile(str(path))
+        patches = patch_ng.fromfile(str(path))  # type: ignore[no-untyped-call]
         if not patches or not patches.apply(strip=1, root=str(tree), fuzz=False):
             raise fail(
                 "AW205",

@@ -99,9 +99,9 @@ class TargetTable:
 
 
 @functools.cache
-def target_table(path: Path = Path(__file__).resolve().parent / "targets.toml") -> TargetTable:
-    """Load and validate the target table. Raises AW108 when it is not valid."""
-    data = load_table(path, "targets")
+def target_table(path: Path | None = None) -> TargetTable:
+    """Load and validate the target table (another one than ours at `path`). Raises AW108 when it is not valid."""
+    data = load_table(path or Path(__file__).resolve().parent / "targets.toml", "targets")
     gencodes = {
         name: Gencode(name, Version(entry["nvcc"]), tuple(entry["runs_on"])) for name, entry in data["gencodes"].items()
     }
