@@ -1,7 +1,7 @@
 """PEP 517 hooks of a component: finds Archwright beside the recipes and hands over to `archwright.backend`.
 
-Reached through `backend` in each component's folder (a link in a checkout), so that `pip wheel csrc/<component>` works in any
-prepared environment, whichever checkout (or installed wheel) the recipe belongs to.
+Reached through `backend` in each component's folder (a link in a checkout), so that `pip wheel csrc/<component>`
+works in any prepared environment, whichever checkout (or installed wheel) the recipe belongs to.
 """
 
 import sys

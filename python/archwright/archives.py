@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import shutil
 import tarfile
 import uuid
@@ -16,6 +18,10 @@ __all__ = ["MAX_UNPACKED", "extract_sdist"]
 
 #: Refuse archives that unpack to more than this many bytes (the largest of ours has 0.2 GB).
 MAX_UNPACKED = 4 << 30
+#: What the system says to entries that contradict each other or that cannot be file names.
+_IMPOSSIBLE = frozenset(
+    [errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR]
+)
 
 
 def extract_sdist(archive: Path, root: str, destination: Path) -> None:
@@ -42,15 +48,28 @@ def _unpack(archive: Path, root: str, into: Path) -> None:
                 total += member.size
                 if total > MAX_UNPACKED:
                     raise _hostile(archive, f"more than {MAX_UNPACKED >> 30} GiB unpacked")
-                if Path(member.name).parts[:1] != (root,):
+                parts = Path(member.name).parts
+                if parts[:1] != (root,) or ".." in parts:
                     raise _hostile(archive, f"entry '{member.name}' outside '{root}/'")
                 tar.extract(member, into, filter="data")
+        _check_links(archive, into / root)
     except tarfile.FilterError as error:
         raise _hostile(archive, str(error)) from error
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, KeyError, ValueError, RecursionError) as error:
         raise _damaged(archive, str(error)) from error
+    except OSError as error:
+        if error.errno not in _IMPOSSIBLE:
+            raise
+        raise _damaged(archive, f"an entry that cannot be unpacked: {error.strerror}") from error
     if not (into / root).is_dir():
         raise _damaged(archive, f"no folder '{root}' inside")
+
+
+def _check_links(archive: Path, tree: Path) -> None:
+    """The filter keeps links inside the scratch folder; they must stay inside the tree, which is moved out of it."""
+    for path in tree.rglob("*"):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(tree)):
+            raise _hostile(archive, f"link '{path.relative_to(tree)}' out of '{tree.name}/'")
 
 
 def _hostile(archive: Path, what: str) -> ArchwrightError:

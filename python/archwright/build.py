@@ -23,7 +23,7 @@ from typing import Any
 
 from .backend import build_folder, wheel_version
 from .cellock import HELD, cell_lock
-from .components import Component
+from .components import Component, Unit
 from .environment import Environment
 from .errors import fail
 from .explain import explain_failure
@@ -95,7 +95,7 @@ def build_wheels(
     sources = {component.name: fetch(component, offline=options.offline) for component in chosen}
     folders = {component.name: build_folder(component, target, gencodes) for component in chosen}
     units = {
-        str(sources[component.name].path / unit.path): unit
+        str(sources[component.name].path / unit.path): Unit(f"{component.name}: {unit.path}", unit.seconds, unit.mib)
         for component in chosen
         for unit in scaled_units(component, gencodes)
     }
@@ -111,7 +111,7 @@ def build_wheels(
         for name, folder in folders.items():
             remember_costs(folder, sources[name].path, pool.measured)
         wheels = tuple(_publish(component, target, gencodes, environment, staging, out) for component in chosen)
-    compiled = sum(measured.source in units for measured in pool.measured)
+    compiled = sum(measured.unit is not None for measured in pool.measured)
     return BuildResult(target.name, wheels, compiled, len(units) - compiled, time.monotonic() - start)
 
 

@@ -177,7 +177,7 @@ def build(
     use_nccl_root(environment, nccl_root)
     options = BuildOptions(offline=offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
     folder = (out or (_output_root() / "dist" / chosen_target.name)).absolute()
-    with render.progress(chosen, gencodes, quiet=json) as observer:
+    with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
     if json:
         print_json({"plan": plan.as_dict(), **result.as_dict()})

@@ -65,7 +65,6 @@ CATALOGUE: dict[str, ErrorKind] = {
     "AW311": ErrorKind("CUDA releases are mixed", Exit.UNFIT),
     "AW312": ErrorKind("library root is not valid", Exit.UNFIT),
     "AW313": ErrorKind("libdw headers are missing", Exit.UNFIT),
-    "AW314": ErrorKind("the machine is not fit", Exit.UNFIT),
     # 4xx: wheels
     "AW401": ErrorKind("wheel lacks expected files", Exit.CHECK_FAILED),
     "AW402": ErrorKind("symbol versions above the floor", Exit.CHECK_FAILED),

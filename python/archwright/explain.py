@@ -14,7 +14,10 @@ from .pool import Failure
 __all__ = ["explain_failure"]
 
 _OURS = re.compile(r"^\s*(AW\d{3}): .*\n((?:\s*(?:found|needed|why|fix): .*\n)+)", re.M)
-_KILLED = re.compile(r"(?:died due to signal|Killed signal terminated|terminated by signal|Killed)\D*(\d+)?", re.I)
+#: nvcc's words (with the number), GCC's and the shell's.
+_KILLED = re.compile(
+    r"(?:died due to|terminated by) signal (\d+)|Killed signal terminated|^(?:.*:\s+\d+\s+)?Killed\b", re.M
+)
 _NO_SPACE = re.compile(r"No space left on device", re.I)
 _ERROR = re.compile(r"error|undefined reference|cannot find|fatal", re.I)
 

@@ -62,11 +62,11 @@ def find_python(named: str | None = None) -> Interpreter:
             return _with_headers(found, wanted)
     for candidate in _candidates(wanted):
         found = _probe(candidate)
-        if found and (found.version + ".").startswith(wanted + ".") and found.has_headers:
+        if found and (found.version + ".").startswith((named or wanted) + ".") and found.has_headers:
             return found
     raise fail(
         "AW301",
-        found=f"no CPython {wanted} with headers on PATH, in pyenv or in conda",
+        found=f"no CPython {named or wanted} with headers on PATH, in pyenv or in conda",
         needed=f"CPython {wanted} and its Python.h",
         why="DeepInfer needs Python 3.12, and extension modules are built for one Python version",
         fix=f"`pyenv install {wanted}`, `conda create -n py312 python={wanted}` or `apt install python{wanted}-dev`, "

@@ -54,7 +54,7 @@ def make_plan(
     """Plan the build of `chosen`. Raises AW309 when one unit alone needs more memory than there is."""
     units = [unit for component in chosen for unit in scaled_units(component, gencodes)]
     jobs = jobs or available_cores()
-    budget = memory_mib or math.floor(available_memory() * MEMORY_SHARE / 2**20)
+    budget = math.floor(available_memory() * MEMORY_SHARE / 2**20) if memory_mib is None else memory_mib
     largest = max(units, key=lambda unit: unit.mib)
     if largest.mib > budget:
         raise fail(

@@ -28,12 +28,16 @@ _UNKNOWN = Unit("", seconds=10_000, mib=1800)
 
 @dataclass(frozen=True)
 class Measured:
-    """One finished compile: source, wall seconds, and peak memory of its largest process in MiB."""
+    """One finished compile: source, wall seconds, and peak memory of its largest process in MiB.
+
+    `unit` is what the plan knew of it; None for what no recipe names (a precompiled header).
+    """
 
     source: str
     seconds: float
     mib: int
     cached: bool
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Pool:
                 lines.flush()
                 if go:
                     try:
-                        self._finished(source, json.loads(lines.readline()))
+                        self._finished(source, known, json.loads(lines.readline()))
                     finally:
                         self._release(unit)
             except (OSError, ValueError, KeyError):
@@ -155,7 +159,7 @@ class Pool:
             self._running.remove(unit)
             self._changed.notify_all()
 
-    def _finished(self, source: str, report: dict[str, object]) -> None:
+    def _finished(self, source: str, unit: Unit | None, report: dict[str, object]) -> None:
         returncode, seconds, mib = (
             int(str(report["returncode"])),
             float(str(report["seconds"])),
@@ -170,7 +174,7 @@ class Pool:
             self.stop()
             return
         # a compiler needs longer than this for the smallest of our units; a cache does not
-        measured = Measured(source, seconds, mib, cached=seconds < 0.6)
+        measured = Measured(source, seconds, mib, cached=seconds < 0.6, unit=unit)
         with self._changed:
             self.measured.append(measured)
         self._on_done(measured)

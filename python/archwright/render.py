@@ -13,13 +13,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from .build import BuildResult, Observer
-from .components import Cell, CellState, Component
+from .components import Cell, CellState
 from .doctor import Finding, Level, is_fit
 from .environment import Environment
-from .plan import Plan, scaled_units
+from .plan import Plan
 from .pool import Measured
 from .sources import SourceTree
-from .targets import Gencode, Target
+from .targets import Target
 from .ui import err, out
 
 __all__ = [
@@ -120,13 +120,12 @@ def show_result(result: BuildResult) -> None:
 
 
 @contextlib.contextmanager
-def progress(chosen: Sequence[Component], gencodes: tuple[Gencode, ...], *, quiet: bool) -> Iterator[Observer]:
+def progress(plan: Plan, *, quiet: bool) -> Iterator[Observer]:
     """Report finished units: a bar in a terminal, one line each elsewhere, nothing with `quiet`."""
     if quiet:
         yield Observer()
         return
-    costs = {unit.path: unit.seconds for component in chosen for unit in scaled_units(component, gencodes)}
-    start, total = time.monotonic(), sum(costs.values())
+    start, count, done_seconds = time.monotonic(), 0, 0.0
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -134,21 +133,19 @@ def progress(chosen: Sequence[Component], gencodes: tuple[Gencode, ...], *, quie
         TimeElapsedColumn(),
         console=err,
     )
-    task = bar.add_task("compiling", total=total, left="")
-    state = {"done": 0.0, "count": 0}
+    task = bar.add_task("compiling", total=plan.cpu_seconds, left="")
 
     def done(measured: Measured) -> None:
-        path = next((p for p in costs if measured.source.endswith(f"/{p}")), None)
-        if path is None:
+        nonlocal count, done_seconds
+        if measured.unit is None:
             return
-        state["done"] += costs[path]
-        state["count"] += 1
-        spent = time.monotonic() - start
-        left = spent * (total - state["done"]) / state["done"]
+        count += 1
+        done_seconds += measured.unit.seconds
+        left = (time.monotonic() - start) * (plan.cpu_seconds - done_seconds) / done_seconds
         what = "cache" if measured.cached else f"{measured.seconds:.0f} s, {measured.mib / 1024:.1f} GiB"
-        line = f"[{state['count']}/{len(costs)}] {path} ({what})"
+        line = f"[{count}/{plan.device_files + plan.host_files}] {measured.unit.path} ({what})"
         if err.is_terminal:
-            bar.update(task, completed=state["done"], left=f"about {_minutes(left)} left")
+            bar.update(task, completed=done_seconds, left=f"about {_minutes(left)} left")
             bar.console.print(line, markup=False, style="dim")
         else:
             err.print(f"{line}; about {_minutes(left)} left", markup=False)

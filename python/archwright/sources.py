@@ -108,9 +108,11 @@ def _download(component: Component, archive: Path) -> None:
     finder = PackageFinder(
         session=PyPIClient(trusted_hosts=settings.trusted_hosts, verify=verify),  # type: ignore[arg-type]
         index_urls=() if settings.no_index else [u for u in (settings.index, *settings.extra) if u],
-        find_links=settings.find_links,
+        find_links=[link for link in settings.find_links if "://" in link or Path(link).exists()],  # as pip does
         no_binary=[component.distribution],
     )
+    if settings.no_index:  # with no location at all the library would ask its default index
+        finder.sources = [source for source in finder.sources if source["type"] == "find_links"]
     if settings.index is None and not settings.no_index and (settings.extra or settings.find_links):
         # extra locations alone would replace the library's default index instead of adding to it
         for source in PackageFinder().sources:
@@ -137,7 +139,7 @@ def _download(component: Component, archive: Path) -> None:
 
 def _best(matches: Iterable[Package], component: Component) -> Package:
     candidates = [p for p in matches if p.link.filename.endswith(".tar.gz")]
-    pinned = [p for p in candidates if component.sha256 in (p.link.hashes or {}).get("sha256", "")]
+    pinned = [p for p in candidates if component.sha256 in (p.link.hash_option or {}).get("sha256", [])]
     if not candidates:
         raise LookupError("the index has no source archive of that version")
     return (pinned or candidates)[0]

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -101,7 +102,9 @@ class TargetTable:
 @functools.cache
 def target_table(path: Path | None = None) -> TargetTable:
     """Load and validate the target table (another one than ours at `path`). Raises AW108 when it is not valid."""
-    data = load_table(path or Path(__file__).resolve().parent / "targets.toml", "targets")
+    path = path or Path(__file__).resolve().parent / "targets.toml"
+    data = load_table(path, "targets")
+    _check_references(path, data)
     gencodes = {
         name: Gencode(name, Version(entry["nvcc"]), tuple(entry["runs_on"])) for name, entry in data["gencodes"].items()
     }
@@ -119,6 +122,20 @@ def target_table(path: Path | None = None) -> TargetTable:
     }
     refused = tuple(Refusal(tuple(r["patterns"]), r["what"], r["reason"], r["instead"]) for r in data["refused"])
     return TargetTable(data["python"], tuple(data["processors"]), targets, refused, dict(data["aliases"]))
+
+
+def _check_references(path: Path, data: dict[str, Any]) -> None:
+    """A schema cannot say that what one table names must be in another."""
+    unknown = {name for entry in data["targets"].values() for name in entry["gencodes"]} - data["gencodes"].keys()
+    unknown |= set(data["aliases"].values()) - data["targets"].keys()
+    if unknown:
+        raise fail(
+            "AW108",
+            found=f"{path}: no entry for {', '.join(sorted(unknown))}",
+            needed="an entry for every gencode and every target that is named",
+            why="targets and components are data: a wrong table would build the wrong thing",
+            fix="correct the name, or add the entry",
+        )
 
 
 def select_gencodes(target: Target, asked: tuple[str, ...]) -> tuple[Gencode, ...]:
