@@ -113,7 +113,9 @@ function(archwright_extension module)
         )
     endforeach()
 
-    target_link_libraries(extension PRIVATE ${arg_LIBRARIES} archwright::torch archwright::cuda)
+    # libstdc++ before torch: libtorch_cpu.so exports parts of its own static copy (std::filesystem), unversioned, and
+    # whoever comes first on the line is bound to.
+    target_link_libraries(extension PRIVATE stdc++ ${arg_LIBRARIES} archwright::torch archwright::cuda)
     # What GCC's own archive adds to an older libstdc++.so stays private to this module.
     target_link_options(extension PRIVATE LINKER:--as-needed LINKER:--exclude-libs,libstdc++.a LINKER:--build-id=sha1)
     if(arg_PRECOMPILE)

@@ -14,7 +14,7 @@ from . import __version__, render
 from .build import BuildOptions, build_wheels
 from .components import components, matrix, select_cells
 from .doctor import examine, is_fit
-from .environment import create_environment, use_nccl_root
+from .environment import Installer, check_nccl_root, create_environment
 from .errors import ArchwrightError, Exit, fail
 from .plan import make_plan
 from .project import project_root
@@ -39,7 +39,7 @@ Offline = Annotated[bool, typer.Option("--offline", help="Use caches only; never
 Python = Annotated[str | None, typer.Option("--python", help="Path or version of the Python to build for.")]
 TargetName = Annotated[str, typer.Argument(metavar="TARGET", help="sm100, sm90 or ascend950.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[COMPONENT]...")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks and every step.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks of errors.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -106,24 +106,16 @@ def fetch(names: Names = None, offline: Offline = False, json: Json = False, ver
 def env_create(
     target: TargetName,
     python: Python = None,
-    installer: Annotated[str, typer.Option(help="uv or pip.")] = "uv",
+    installer: Annotated[Installer, typer.Option(help="What installs the locked packages.")] = Installer.UV,
     offline: Offline = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Create the locked environment of TARGET in the cache, or find it complete."""
-    if installer not in ("uv", "pip"):
-        raise fail(
-            "AW109",
-            found=f"--installer {installer}",
-            needed="uv or pip",
-            why="these two check the hashes of a lock",
-            fix="leave it out to use uv",
-        )
     environment = create_environment(
         target_table().find(target),
         python=python,
-        installer=installer,  # type: ignore[arg-type]
+        installer=installer,
         offline=offline,
         report=lambda message: err.print(message, style="dim"),
     )
@@ -148,7 +140,7 @@ def build(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Fail when another build holds a cell.")] = False,
     no_cache: Annotated[bool, typer.Option("--no-compiler-cache", help="Do not use ccache or sccache.")] = False,
     nccl_root: Annotated[Path | None, typer.Option(help="Use this NCCL instead of the locked one.")] = None,
-    installer: Annotated[str, typer.Option(help="uv or pip, for the environment.")] = "uv",
+    installer: Annotated[Installer, typer.Option(help="What installs the locked packages.")] = Installer.UV,
     python: Python = None,
     offline: Offline = False,
     json: Json = False,
@@ -161,6 +153,8 @@ def build(
     plan = make_plan(
         chosen_target, chosen, gencodes, jobs=jobs, memory_mib=int(memory * 1024) if memory is not None else None
     )
+    if nccl_root:
+        check_nccl_root(nccl_root)
     if not json:
         render.show_plan(plan)
     if plan_only:
@@ -170,11 +164,10 @@ def build(
     environment = create_environment(
         chosen_target,
         python=python,
-        installer=installer,  # type: ignore[arg-type]
+        installer=installer,
         offline=offline,
         report=lambda message: err.print(message, style="dim"),
     )
-    use_nccl_root(environment, nccl_root)
     options = BuildOptions(offline=offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
     folder = (out or (_output_root() / "dist" / chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:
@@ -195,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
     try:
-        app(args=words, standalone_mode=False, prog_name="archwright")
+        return int(app(args=words, standalone_mode=False, prog_name="archwright") or Exit.DONE)
     except ArchwrightError as error:
         return _report(error, as_json, words)
     except typer.Exit as leave:
@@ -210,7 +203,6 @@ def main(arguments: list[str] | None = None) -> int:
         if show:
             show()
         return int(Exit.USAGE)
-    return int(Exit.DONE)
 
 
 def _report(error: ArchwrightError, as_json: bool, words: list[str]) -> int:

@@ -90,10 +90,10 @@ def _probe(name: str, origin: str, packages: dict[str, str] | None = None) -> Ho
         return None
     try:
         version = _ask([path, "-dumpfullversion", "-dumpversion"], "")
-        macros = _ask([path, "-x", "c++", "-std=c++20", "-dM", "-E", "-"], "#include <version>\n")
+        macros = _ask([path, "-x", "c++", "-dM", "-E", "-"], "")
     except (OSError, subprocess.SubprocessError):
         return None
-    if not re.fullmatch(r"\d+(\.\d+)*", version.strip()) or "__clang__" in macros or "__cpp_lib_format" not in macros:
+    if not re.fullmatch(r"\d+(\.\d+)*", version.strip()) or "__clang__" in macros:
         return None
     resolved = Path(path)
     cc = resolved.with_name(resolved.name.replace("g++", "gcc"))

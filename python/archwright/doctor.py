@@ -13,7 +13,7 @@ from typing import Any
 from .compiler import MINIMUM, find_compiler
 from .components import components
 from .debian import COMPILER_RELEASE, can_provision
-from .environment import Environment, find_environment
+from .environment import Environment, find_environment, has_locks
 from .errors import ArchwrightError
 from .interpreter import find_python
 from .plan import MEMORY_SHARE, available_cores, available_memory
@@ -224,7 +224,16 @@ def _compiler_cache() -> Iterator[Finding]:
 
 
 def _environment(target: Target, python: str | None) -> Iterator[Finding]:
-    if target.vendor != "nvidia":
+    if not has_locks(target):
+        yield Finding(
+            "environment",
+            Level.FAIL,
+            f"envs/{target.name} has no locks yet",
+            "a toolchain lock and a runtime lock",
+            "environments are only made from locks",
+            "use target sm100; the others follow with their issues (`archwright targets`)",
+            "AW307",
+        )
         return
     found = find_environment(target, python=python)
     if found is None:

@@ -18,9 +18,10 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import filelock
 from packaging.version import Version
@@ -35,9 +36,23 @@ from .sources import sha256_of
 from .targets import Target
 from .toolkit import make_toolkit_view, nvcc_release, toolkit_releases
 
-__all__ = ["Environment", "create_environment", "environment_of_prefix", "find_environment", "use_nccl_root"]
+__all__ = [
+    "Environment",
+    "Installer",
+    "check_nccl_root",
+    "create_environment",
+    "environment_of_prefix",
+    "find_environment",
+    "has_locks",
+    "use_nccl_root",
+]
 
-Installer = Literal["uv", "pip"]
+
+class Installer(StrEnum):
+    UV = "uv"
+    PIP = "pip"
+
+
 _RECIPE = 4  # raise when the layout changes
 _SPACE = 9 << 30  # both prefixes, unpacked, when nothing can be hard-linked from the installer's cache
 
@@ -93,7 +108,7 @@ def create_environment(
     target: Target,
     *,
     python: str | None = None,
-    installer: Installer = "uv",
+    installer: Installer = Installer.UV,
     offline: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> Environment:
@@ -101,7 +116,7 @@ def create_environment(
 
     Raises AW301 to AW313; AW306 when a package cannot be installed as locked.
     """
-    if target.vendor != "nvidia" or not _locks(target):
+    if not has_locks(target):
         raise fail(
             "AW307",
             found=f"no locks for {target.name} in envs/{target.name}",
@@ -147,12 +162,15 @@ def environment_of_prefix(prefix: Path | None = None) -> Environment:
 
 
 def use_nccl_root(environment: Environment, root: Path | None) -> Environment:
-    """The environment with NCCL from `root` instead of the locked one (case B4: an explicit, validated choice).
-
-    Raises AW312 unless `root` has include/nccl.h and lib/libnccl.so.2.
-    """
+    """The environment with NCCL from `root` instead of the locked one (case B4: an explicit, validated choice)."""
     if root is None:
         return environment
+    check_nccl_root(root)
+    return replace(environment, nccl_root=root.resolve(), nccl=_nccl_version(root))
+
+
+def check_nccl_root(root: Path) -> None:
+    """Raise AW312 unless `root` has include/nccl.h and lib/libnccl.so.2."""
     missing = [name for name in ("include/nccl.h", "lib/libnccl.so.2") if not (root / name).is_file()]
     if missing:
         raise fail(
@@ -162,7 +180,6 @@ def use_nccl_root(environment: Environment, root: Path | None) -> Environment:
             why="a wrong root would surface much later as a missing header or symbol; nothing is searched for",
             fix="name the folder that holds include/ and lib/, or leave --nccl-root out to use the locked NCCL",
         )
-    return replace(environment, nccl_root=root.resolve(), nccl=_nccl_version(root))
 
 
 def _nccl_version(root: Path) -> str:
@@ -172,6 +189,11 @@ def _nccl_version(root: Path) -> str:
         if len(words := line.split()) >= 3 and words[0] == "#define"
     }
     return ".".join(values.get(f"NCCL_{part}", "?") for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def has_locks(target: Target) -> bool:
+    """Whether both halves of the target's environment are locked in this project."""
+    return len(_locks(target)) == 2
 
 
 def _locks(target: Target) -> dict[str, Path]:
@@ -236,7 +258,7 @@ def _install(prefix: Path, lock: Path, interpreter: Interpreter, installer: Inst
     env = clean_environment() | {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     python = prefix / "bin" / "python"
     strict: list[str | Path] = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", lock]
-    if installer == "uv":
+    if installer is Installer.UV:
         from uv import find_uv_bin
 
         uv, env = find_uv_bin(), env | index_settings().uv_environment()
@@ -263,7 +285,8 @@ def _install(prefix: Path, lock: Path, interpreter: Interpreter, installer: Inst
             found=f"installing {lock} with {installer} failed",
             needed="every locked package with the hash that the lock names",
             why="a package that is missing or differs makes another environment than the locked one",
-            fix="check the network and `pip config list`; try --installer " + ("pip" if installer == "uv" else "uv"),
+            fix="check the network and `pip config list`; try --installer "
+            + ("pip" if installer is Installer.UV else "uv"),
             detail=output[-3000:],
         ) from error
 

@@ -172,7 +172,7 @@ def _check_floor(abi: Abi, floor: Mapping[str, str]) -> None:
             found=", ".join(above) or f"platform {abi.platform}: no manylinux policy fits",
             needed="symbol versions up to " + ", ".join(f"{f}_{v}" for f, v in limits.items()),
             why="the wheel would not load on systems that the target promises",
-            fix="unset CXX to build with the provisioned compiler and its sysroot",
+            fix="build with the provisioned compiler and its sysroot: unset CXX, and take a newer g++ off PATH",
         )
 
 

@@ -59,7 +59,8 @@ def make_plan(
     if largest.mib > budget:
         raise fail(
             "AW309",
-            found=f"{budget / 1024:.1f} GiB to plan with ({MEMORY_SHARE:.0%} of what this process may use)",
+            found=f"{budget / 1024:.1f} GiB to plan with "
+            + ("(--memory)" if memory_mib else f"({MEMORY_SHARE:.0%} of what this process may use)"),
             needed=f"{largest.mib / 1024:.1f} GiB for {largest.path}",
             why="the kernel would kill the compiler, or freeze the machine, after minutes of work",
             fix="free memory or raise the cgroup's limit; name the components without that file; or, if you know "

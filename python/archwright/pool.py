@@ -23,7 +23,7 @@ __all__ = ["Failure", "Measured", "Pool", "remember_costs"]
 
 #: What a unit costs that no recipe names: a precompiled header, CMake's own checks. Users of a precompiled header
 #: wait for it, so it goes first (`seconds` ranks it above every other unit).
-_UNKNOWN = Unit("", seconds=10_000, mib=1800)
+_UNKNOWN = Unit("", seconds=10_000, mib=2300)
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,22 @@ class Pool:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rw", encoding="utf-8") as lines:
-            try:
+        try:
+            with connection, connection.makefile("rw", encoding="utf-8") as lines:
                 source = json.loads(lines.readline())["source"]
                 known = self.costs.get(source)
                 unit = known or Unit(source, _UNKNOWN.seconds, _UNKNOWN.mib)
                 go = self._wait_for_turn(unit)
-                lines.write(json.dumps({"go": go}) + "\n")
-                lines.flush()
-                if go:
-                    try:
+                try:
+                    lines.write(json.dumps({"go": go}) + "\n")
+                    lines.flush()
+                    if go:
                         self._finished(source, known, json.loads(lines.readline()))
-                    finally:
+                finally:
+                    if go:
                         self._release(unit)
-            except (OSError, ValueError, KeyError):
-                return  # the compiler was killed together with its launcher; its turn is given back
+        except (OSError, ValueError, KeyError):
+            return  # the launcher was killed, while it waited or with its compiler; its turn is given back
 
     def _wait_for_turn(self, unit: Unit) -> bool:
         with self._changed:
@@ -183,7 +184,10 @@ class Pool:
 def remember_costs(folder: Path, tree: Path, measured: Iterable[Measured]) -> None:
     """Write what the units of `tree` took to `folder/units.json`: where the recipes' figures come from."""
     path = folder / "units.json"
-    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        known: dict[str, Any] = dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        known = {}  # none yet, or damaged: it is only a record
     for unit in measured:
         if Path(unit.source).is_relative_to(tree) and not unit.cached:
             known[str(Path(unit.source).relative_to(tree))] = {"seconds": round(unit.seconds, 1), "mib": unit.mib}

@@ -141,7 +141,9 @@ def progress(plan: Plan, *, quiet: bool) -> Iterator[Observer]:
             return
         count += 1
         done_seconds += measured.unit.seconds
-        left = (time.monotonic() - start) * (plan.cpu_seconds - done_seconds) / done_seconds
+        share, spent = done_seconds / plan.cpu_seconds, time.monotonic() - start
+        # until enough is done to measure this machine's pace, the plan knows better
+        left = spent / share - spent if share > 0.1 else max(0.0, plan.estimate - spent)
         what = "cache" if measured.cached else f"{measured.seconds:.0f} s, {measured.mib / 1024:.1f} GiB"
         line = f"[{count}/{plan.device_files + plan.host_files}] {measured.unit.path} ({what})"
         if err.is_terminal:

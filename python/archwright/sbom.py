@@ -58,10 +58,13 @@ def make_sbom(request: Request, source: SourceTree, epoch: int) -> str:
         ),
         Component(name="CCCL", version=environment.nvcc, bom_ref="CCCL", description="headers, compiled in"),
         Component(name="torch", version=environment.torch, bom_ref="torch", description="headers, compiled in"),
-        Component(
-            name="libstdc++", version=environment.gcc, bom_ref="libstdc++", description="parts linked statically"
-        ),
     ]
+    if environment.compiler_packages:  # the provisioned compiler: debian.py
+        parts.append(
+            Component(
+                name="libstdc++", version=environment.gcc, bom_ref="libstdc++", description="parts linked statically"
+            )
+        )
     if component.nccl:
         parts.append(
             Component(name="NCCL", version=environment.nccl, bom_ref="NCCL", description="headers, compiled in")
