@@ -47,11 +47,10 @@ def wheels(session: nox.Session) -> None:
 @nox.session(default=False)
 def lock(session: nox.Session) -> None:
     """Regenerate every lock from its input (needs the network)."""
-    session.run(*LOCK, "envs/dev.in", "-o", "envs/dev.lock")
-    session.run(*LOCK, "envs/sm100/toolchain.in", "-o", "envs/sm100/toolchain.lock")
-    session.run(
-        *LOCK, "envs/sm100/runtime.in", "--override", "envs/sm100/runtime.overrides", "-o", "envs/sm100/runtime.lock"
-    )
+    session.chdir("envs")
+    session.run(*LOCK, "dev.in", "-o", "dev.lock")
+    session.run(*LOCK, "sm100/toolchain.in", "-o", "sm100/toolchain.lock")
+    session.run(*LOCK, "sm100/runtime.in", "--override", "sm100/runtime.overrides", "-o", "sm100/runtime.lock")
 
 
 @nox.session(default=False)

@@ -18,6 +18,7 @@ from archwright import environment as module
 from archwright.compiler import HostCompiler
 from archwright.environment import (
     Environment,
+    Installer,
     create_environment,
     environment_of_prefix,
     find_environment,
@@ -212,8 +213,8 @@ def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_both_installers_install_what_the_lock_says(installer: str, links: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("installer", list(Installer))
+def test_both_installers_install_what_the_lock_says(installer: Installer, links: Path, tmp_path: Path) -> None:
     lock = tmp_path / "half.lock"
     lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(make_wheel(links))}\n")
 
@@ -223,19 +224,17 @@ def test_both_installers_install_what_the_lock_says(installer: str, links: Path,
 
 
 @pytest.mark.parametrize(
-    "line", ["tiny==1.0 --hash=sha256:" + "0" * 64, "tiny==1.0", "gone==1.0 --hash=sha256:" + "0" * 64],
+    "line",
+    ["tiny==1.0 --hash=sha256:" + "0" * 64, "tiny==1.0", "gone==1.0 --hash=sha256:" + "0" * 64],
     ids=["another hash", "no hash", "not there"],
 )
-@pytest.mark.parametrize("installer", ["uv"])
-def test_aw306_what_differs_from_the_lock_is_not_installed(
-    line: str, installer: str, links: Path, tmp_path: Path
-) -> None:
+def test_aw306_what_differs_from_the_lock_is_not_installed(line: str, links: Path, tmp_path: Path) -> None:
     make_wheel(links)
     lock = tmp_path / "half.lock"
     lock.write_text(f"{line}\n")
 
     with pytest.raises(ArchwrightError) as caught:
-        module._install(tmp_path / "half", lock, find_python(sys.executable), installer, offline=False)
+        module._install(tmp_path / "half", lock, find_python(sys.executable), Installer.UV, offline=False)
 
     assert caught.value.code == "AW306"
     assert caught.value.exit is Exit.UNFIT
@@ -253,19 +252,21 @@ def test_c5_an_installer_that_runs_out_of_space_is_aw308(
     lock.write_text("")
 
     with pytest.raises(ArchwrightError) as caught:
-        module._install(tmp_path / "half", lock, find_python(sys.executable), "uv", offline=False)
+        module._install(tmp_path / "half", lock, find_python(sys.executable), Installer.UV, offline=False)
 
     assert caught.value.code == "AW308"
     assert "half.lock" in caught.value.needed
 
 
-def test_c2_offline_uv_is_told_so(links: Path, tmp_path: Path, script: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c2_offline_uv_is_told_so(
+    links: Path, tmp_path: Path, script: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "log"
     monkeypatch.setattr("uv.find_uv_bin", lambda: str(script("uv", f'echo "$@" >>{log}')))
     lock = tmp_path / "half.lock"
     lock.write_text("")
 
-    module._install(tmp_path / "half", lock, find_python(sys.executable), "uv", offline=True)
+    module._install(tmp_path / "half", lock, find_python(sys.executable), Installer.UV, offline=True)
 
     assert all("--offline" in line for line in log.read_text().splitlines())
     assert "--require-hashes" in log.read_text().splitlines()[1]

@@ -102,7 +102,14 @@ def test_one_release_throughout_is_fine(packages: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", [{"nvcc": "13.3.73"}, {"runtime": 13000}, {"driver": 13000}, {"runtime": 12090, "driver": 12090}, {"nvcc": "12.9.1"}]
+    "parts",
+    [
+        {"nvcc": "13.3.73"},
+        {"runtime": 13000},
+        {"driver": 13000},
+        {"runtime": 12090, "driver": 12090},
+        {"nvcc": "12.9.1"},
+    ],
 )
 def test_aw311_mixed_releases_are_refused(parts: dict[str, object], packages: Callable[..., Path]) -> None:
     """Trap 1: torch's CUDA 13.0 packages in the same folder as a 13.2 toolchain."""

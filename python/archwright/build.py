@@ -55,11 +55,12 @@ class BuiltWheel:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build made. `compiled` units were compiled or came from the compiler cache; seconds are wall time."""
+    """What a build made: units compiled, taken from the compiler cache, and up to date; seconds are wall time."""
 
     target: str
     wheels: tuple[BuiltWheel, ...]
     compiled: int
+    cached: int
     up_to_date: int
     seconds: float
 
@@ -111,8 +112,10 @@ def build_wheels(
         for name, folder in folders.items():
             remember_costs(folder, sources[name].path, pool.measured)
         wheels = tuple(_publish(component, target, gencodes, environment, staging, out) for component in chosen)
-    compiled = sum(measured.unit is not None for measured in pool.measured)
-    return BuildResult(target.name, wheels, compiled, len(units) - compiled, time.monotonic() - start)
+    went = [measured for measured in pool.measured if measured.unit is not None]
+    cached = sum(measured.cached for measured in went)
+    seconds = time.monotonic() - start
+    return BuildResult(target.name, wheels, len(went) - cached, cached, len(units) - len(went), seconds)
 
 
 class _Run:

@@ -122,7 +122,7 @@ def select_cells(
     cells = {c.component: c for c in matrix() if c.target == target.name and c.processor == processor}
     if not names:
         buildable = [component for component in chosen if cells[component.name].available]
-        chosen = buildable or chosen
+        chosen = buildable or [component for component in chosen if cells[component.name].pending] or chosen
     for component in chosen:
         _check_available(cells[component.name], target, experimental)
     return tuple(chosen)

@@ -111,8 +111,9 @@ def show_plan(plan: Plan) -> None:
 
 
 def show_result(result: BuildResult) -> None:
-    cached = f"{result.compiled} compiled, {result.up_to_date} up to date"
-    out.print(f"[bold green]{len(result.wheels)} wheels[/] in {_minutes(result.seconds)} ({cached}):")
+    units = f"{result.compiled} compiled, {result.cached} from the compiler cache, {result.up_to_date} up to date"
+    count = f"{len(result.wheels)} wheel" + ("s" if len(result.wheels) > 1 else "")
+    out.print(f"[bold green]{count}[/] in {_minutes(result.seconds)} ({units}):")
     for wheel in result.wheels:
         out.print(f"  {wheel.path}  {wheel.bytes / 1e6:.1f} MB")
         out.print(f"    sha256 {wheel.sha256}", style="dim")

@@ -1,0 +1,317 @@
+"""From the raw wheel to the published one: tag, record, licences, SBOM and the gates, on a tiny real module."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.utils import parse_wheel_filename
+
+from archwright import finish
+from archwright.backend import Request
+from archwright.components import Component
+from archwright.environment import Environment
+from archwright.errors import ArchwrightError
+from archwright.finish import Abi, finish_metadata, finish_wheel, read_abi
+from archwright.sources import SourceTree
+from archwright.targets import target_table
+
+SM100 = target_table().targets["sm100"]
+FLOOR = SM100.floor
+INFO = "tiny-1.0+cu132.sm100.dist-info"
+RAW = "tiny-1.0+cu132.sm100-cp312-cp312-linux_{machine}.whl".format(machine=os.uname().machine)
+METADATA = """\
+Metadata-Version: 2.2
+Name: tiny
+Version: 1.0+cu132.sm100
+Summary: {long}
+License-Expression: MIT
+License-File: WRONG
+Requires-Dist: torch==2.13.*
+
+The description.
+"""
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.fixture
+def module(tmp_path: Path, gcc: str) -> Callable[..., bytes]:
+    """Compile a few lines of C into a shared library and return its bytes."""
+
+    def compile_(*flags: str, source: str = '#include <stdio.h>\nint hello(void) { return puts("hello"); }\n') -> bytes:
+        target = tmp_path / "module.so"
+        command = [gcc, "-shared", "-fPIC", "-x", "c", "-", "-x", "none", "-o", str(target), *flags]
+        subprocess.run(command, input=source, text=True, check=True)
+        return target.read_bytes()
+
+    return compile_
+
+
+@pytest.fixture
+def source(tmp_path: Path, make_recipe: Callable[..., Component]) -> SourceTree:
+    path = tmp_path / "tree"
+    path.mkdir()
+    (path / "LICENSE").write_text("free\n")
+    return SourceTree("tiny", "1.0", "c" * 64, path, {"0001-a.patch": "e" * 64})
+
+
+@pytest.fixture
+def request_(make_recipe: Callable[..., Component], environment: Environment) -> Request:
+    return Request(make_recipe("c" * 64), SM100, SM100.gencodes, environment)
+
+
+@pytest.fixture
+def raw(tmp_path: Path, module: Callable[..., bytes]) -> Callable[..., Path]:
+    """Write a wheel as scikit-build-core hands it over."""
+
+    def write(binary: bytes | None = None, *, backwards: bool = False, without: str = "", folder: str = "raw") -> Path:
+        members = {
+            "tiny/__init__.py": b"value = 1\n",
+            "tiny/_C.cpython-312-x86_64-linux-gnu.so": module() if binary is None else binary,
+            f"{INFO}/METADATA": METADATA.format(long="a long line " * 20).encode(),
+            f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: scikit-build-core\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux\n",
+        }
+        members.pop(without, None)
+        members[f"{INFO}/RECORD"] = "".join(f"{name},,\n" for name in members).encode()
+        path = tmp_path / folder / RAW
+        path.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in sorted(members, reverse=backwards):
+                archive.writestr(zipfile.ZipInfo(name, (2020 + backwards, 1, 1, 0, 0, 0)), members[name])
+        return path
+
+    return write
+
+
+Finish = Callable[..., Path]
+
+
+@pytest.fixture
+def done(tmp_path: Path, request_: Request, source: SourceTree) -> Finish:
+    def call(path: Path, request: Request = request_, folder: str = "out") -> Path:
+        facts: dict[str, Any] = {"target": "sm100", "tier": "official"}
+        return finish_wheel(path, tmp_path / folder, request, source, facts)
+
+    return call
+
+
+def read(wheel: Path, name: str) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(name).decode()
+
+
+def test_the_tag_comes_from_the_binary_and_agrees_everywhere(raw: Callable[..., Path], done: Finish) -> None:
+    wheel = done(raw())
+
+    name, version, _, tags = parse_wheel_filename(wheel.name)
+    assert (str(name), str(version)) == ("tiny", "1.0+cu132.sm100")
+    assert all(tag.platform.startswith("manylinux_2_") for tag in tags)
+    assert [str(tag) for tag in tags] == [
+        line.removeprefix("Tag: ") for line in read(wheel, f"{INFO}/WHEEL").splitlines() if line.startswith("Tag: ")
+    ]
+    assert "Generator: archwright" in read(wheel, f"{INFO}/WHEEL")
+
+
+def test_the_record_names_every_file_with_its_hash(raw: Callable[..., Path], done: Finish) -> None:
+    with zipfile.ZipFile(done(raw())) as archive:
+        rows = list(csv.reader(archive.read(f"{INFO}/RECORD").decode().splitlines()))
+        assert [row[0] for row in rows] == archive.namelist()
+        assert archive.namelist()[-1] == f"{INFO}/RECORD"
+        for name, digest, size in rows[:-1]:
+            data = archive.read(name)
+            expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            assert (digest, int(size)) == (f"sha256={expected}", len(data))
+
+
+def test_pip_installs_it(raw: Callable[..., Path], done: Finish, tmp_path: Path) -> None:
+    """pip checks the record, the tag and the metadata."""
+    if sys.version_info[:2] != (3, 12):
+        pytest.skip("the wheel is for Python 3.12")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", tmp_path / "site"]
+    subprocess.run([*pip, done(raw())], check=True)
+    assert (tmp_path / "site" / "tiny" / "__init__.py").is_file()
+
+
+def test_two_times_the_same_bytes(raw: Callable[..., Path], done: Finish) -> None:
+    """Neither the order nor the time stamps of the raw wheel matter."""
+    first = done(raw(), folder="one")
+    second = done(raw(backwards=True, folder="raw2"), folder="two")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_time_stamps_follow_source_date_epoch(
+    raw: Callable[..., Path], done: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    with zipfile.ZipFile(done(raw())) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+
+
+def test_licences_are_those_of_the_recipe(raw: Callable[..., Path], done: Finish) -> None:
+    wheel = done(raw())
+    metadata = read(wheel, f"{INFO}/METADATA").splitlines()
+    assert [line for line in metadata if line.startswith("License-File")] == ["License-File: LICENSE"]
+    assert read(wheel, f"{INFO}/licenses/LICENSE") == "free\n"
+    assert "Requires-Dist: torch==2.13.*" in metadata
+    assert f"Summary: {'a long line ' * 20}".strip() in [line.strip() for line in metadata], "lines are not folded"
+    assert metadata[-1] == "The description."
+
+
+def test_prepared_metadata_is_the_same(
+    raw: Callable[..., Path], done: Finish, request_: Request, tmp_path: Path
+) -> None:
+    path = tmp_path / "METADATA"
+    path.write_text(METADATA.format(long="a long line " * 20))
+    finish_metadata(path, request_.component)
+    assert path.read_text() == read(done(raw()), f"{INFO}/METADATA")
+
+
+def test_archwright_json_says_what_it_is_and_claims_nothing_more(
+    raw: Callable[..., Path], done: Finish, tmp_path: Path, environment: Environment
+) -> None:
+    """Case A3: compiling is level 1 only."""
+    text = read(done(raw()), f"{INFO}/archwright.json")
+    record = json.loads(text)
+
+    assert record["source"] == {"distribution": "tiny", "sha256": "c" * 64, "patches": {"0001-a.patch": "e" * 64}}
+    assert record["toolchain"]["nvcc"] == "13.2.86"
+    assert record["toolchain"]["locks"] == environment.locks
+    assert record["abi"]["libraries"] == ["libc.so.6"]
+    assert record["abi"]["needs"]["GLIBC"]
+    assert record["claims"]["correct"].startswith("not verified")
+    assert record["claims"]["performs"].startswith("not verified")
+    assert str(tmp_path) not in text
+    assert record["gencodes"] == [], "no device code, so no claim about it"
+
+
+def test_a2_gencodes_are_recorded_when_there_is_device_code(
+    raw: Callable[..., Path], done: Finish, request_: Request
+) -> None:
+    component = replace(request_.component, units=(replace(request_.component.units[0], path="csrc/a.cu"),))
+    request = replace(request_, component=component, gencodes=SM100.gencodes[:1])
+    assert json.loads(read(done(raw(), request), f"{INFO}/archwright.json"))["gencodes"] == ["sm_100a"]
+
+
+def test_the_sbom_is_valid_and_names_what_is_inside(raw: Callable[..., Path], done: Finish) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    text = read(done(raw()), f"{INFO}/sboms/tiny.cdx.json")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    bom = json.loads(text)
+    parts = {part["name"]: part for part in bom["components"]}
+    assert {"tiny", "torch", "CCCL"} <= set(parts)
+    assert parts["tiny"]["hashes"] == [{"alg": "SHA-256", "content": "c" * 64}]
+    assert bom["metadata"]["component"]["version"] == "1.0+cu132.sm100"
+
+
+def error_of(done: Finish, path: Path, request: Request | None = None, folder: Path | None = None) -> ArchwrightError:
+    with pytest.raises(ArchwrightError) as caught:
+        done(path, request) if request else done(path)
+    assert folder is None or not list(folder.glob("*")), "no wheel, whole or partial"
+    return caught.value
+
+
+@pytest.mark.parametrize("missing", ["tiny/__init__.py", "tiny/_C.cpython-312-x86_64-linux-gnu.so"])
+def test_g5_aw401_a_wheel_without_its_files_fails(
+    missing: str, raw: Callable[..., Path], done: Finish, tmp_path: Path
+) -> None:
+    error = error_of(done, raw(without=missing), folder=tmp_path / "out")
+    assert error.code == "AW401"
+    assert error.exit == 1
+    assert "tiny/_C.*.so" in error.found or "tiny/__init__.py" in error.found
+
+
+def test_aw402_symbols_above_the_floor(
+    raw: Callable[..., Path], done: Finish, request_: Request, tmp_path: Path
+) -> None:
+    """Case G6: the wheel would want a newer glibc than the target promises."""
+    old = replace(SM100, floor={"glibc": "2.1", "GLIBCXX": "3.4.1", "CXXABI": "1.3"})
+    error = error_of(done, raw(), replace(request_, target=old), tmp_path / "out")
+    assert error.code == "AW402"
+    assert "GLIBC_2." in error.found
+    assert "floor 2.1" in error.found
+
+
+def test_aw402_a_library_that_is_neither_the_systems_nor_named(
+    raw: Callable[..., Path], done: Finish, module: Callable[..., bytes], tmp_path: Path, gcc: str
+) -> None:
+    subprocess.run(
+        [gcc, "-shared", "-x", "c", "/dev/null", "-o", tmp_path / "libstray.so", "-Wl,-soname,libstray.so.1"],
+        check=True,
+    )
+    binary = module("-Wl,--no-as-needed", f"-L{tmp_path}", "-lstray")
+    error = error_of(done, raw(binary), folder=tmp_path / "out")
+    assert error.code == "AW402"
+    assert "no manylinux policy" in error.found
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcudart.so.13", "libnccl.so.2", "libtorch_cpu.so", "libc10.so"])
+def test_what_must_stay_outside_is_excluded_by_name(
+    name: str, raw: Callable[..., Path], done: Finish, module: Callable[..., bytes], tmp_path: Path, gcc: str
+) -> None:
+    stub = tmp_path / "stub.so"
+    subprocess.run([gcc, "-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", stub, f"-Wl,-soname,{name}"], check=True)
+    wheel = done(raw(module("-Wl,--no-as-needed", str(stub))))
+    assert "manylinux" in wheel.name
+    assert name in json.loads(read(wheel, f"{INFO}/archwright.json"))["abi"]["libraries"]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["-Wl,-rpath,/opt/nccl/lib", "-Wl,--disable-new-dtags,-rpath,/x", "-Wl,-rpath,$ORIGIN:/x", "-Wl,-rpath,relative"],
+)
+def test_aw403_a_run_path_of_the_build_machine(
+    flag: str, raw: Callable[..., Path], done: Finish, module: Callable[..., bytes], tmp_path: Path
+) -> None:
+    """What upstream's DeepEP does."""
+    error = error_of(done, raw(module(flag)), folder=tmp_path / "out")
+    assert error.code == "AW403"
+    assert "tiny/_C" in error.found
+    assert flag.rpartition(",")[2].rpartition(":")[2] in error.found
+
+
+def test_a_run_path_inside_the_wheel_is_fine(
+    raw: Callable[..., Path], done: Finish, module: Callable[..., bytes]
+) -> None:
+    assert done(raw(module("-Wl,-rpath,$ORIGIN:$ORIGIN/lib"))).is_file()
+
+
+def test_the_abi_is_read_from_the_binary(raw: Callable[..., Path]) -> None:
+    abi = read_abi(raw())
+    assert abi.platform.startswith("manylinux_2_")
+    assert set(abi.needs) <= {"GLIBC", "GLIBCXX", "CXXABI"}
+    assert abi.needs["GLIBC"].startswith("2.")
+
+
+@pytest.mark.parametrize(
+    ("needs", "fits"),
+    [
+        ({"GLIBC": "2.39", "GLIBCXX": "3.4.33", "CXXABI": "1.3.15"}, True),
+        ({"GLIBC": "2.9"}, True),
+        ({"GLIBC": "2.40"}, False),
+        ({"GLIBCXX": "3.4.34"}, False),
+        ({"GLIBCXX": "3.4.9"}, True),
+        ({"CXXABI": "1.3.16"}, False),
+        ({}, True),
+    ],
+)
+def test_versions_are_compared_as_numbers(needs: dict[str, str], fits: bool) -> None:
+    abi = Abi("manylinux_2_39_x86_64", needs)
+    if fits:
+        assert finish._check_floor(abi, FLOOR) is None
+    else:
+        with pytest.raises(ArchwrightError, match="AW402"):
+            finish._check_floor(abi, FLOOR)

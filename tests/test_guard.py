@@ -1,0 +1,279 @@
+"""The import guard inside the wheels (cases A4, B2, B3, G-like), in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archwright.targets import target_table
+
+FACTS: dict[str, Any] = {
+    "distribution": "deepinfer-ep",
+    "package": "pkg",
+    "version": "2.5.0+cu132.sm100",
+    "target": "sm100",
+    "tier": "official",
+    "python": ".".join(platform.python_version_tuple()[:2]),
+    "processor": platform.machine(),
+    "torch": "2.13.0",
+    "nccl": "2.32.3",
+    "driver": False,
+    "devices": {c: list(names) for c, names in target_table().targets["sm100"].devices.items()},
+    "archwright": "0.1.0",
+}
+
+NVML = r"""
+#include <stdlib.h>
+#include <string.h>
+static const char *device(unsigned index) {
+    const char *at = getenv("FAKE_DEVICES");
+    for (; at && *at && index; at++) if (*at == ',') index--;
+    return at && *at ? at : 0;
+}
+int nvmlInit_v2(void) { return getenv("FAKE_BROKEN") ? 9 : 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    for (*count = 0; device(*count); ++*count) ;
+    return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)device(index); return !*handle; }
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+    *major = atoi(handle);
+    *minor = atoi(strchr(handle, '.') + 1);
+    return 0;
+}
+"""
+
+
+class Site:
+    """A folder on Python's path with a guarded package, and made-up distributions and libraries beside it."""
+
+    def __init__(self, folder: Path, guard: Path) -> None:
+        self.folder = folder
+        self.libraries = folder / "lib"
+        self.libraries.mkdir()
+        (folder / "pkg").mkdir()
+        shutil.copy(guard, folder / "pkg" / "_archwright.py")
+        self.package("from . import _archwright\n_archwright.check()\nimport torch\n")
+        self.facts()
+        self.install("torch", "2.13.0")
+        (folder / "torch.py").write_text("")
+        self.install("nvidia-nccl-cu13", "2.32.3")
+
+    def package(self, text: str) -> None:
+        (self.folder / "pkg" / "__init__.py").write_text(text)
+
+    def facts(self, **changed: Any) -> None:
+        (self.folder / "pkg" / "_archwright.json").write_text(json.dumps({**FACTS, **changed}))
+
+    def install(self, name: str, version: str | None) -> None:
+        for old in self.folder.glob(f"{name.replace('-', '_')}-*.dist-info"):
+            shutil.rmtree(old)
+        if version is not None:
+            info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def library(self, name: str, source: str, gcc: str) -> None:
+        target = self.libraries / name
+        subprocess.run([gcc, "-shared", "-fPIC", "-x", "c", "-", "-o", target], input=source, text=True, check=True)
+
+    def run(self, code: str = "import pkg", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run `code` where nothing but this folder is on Python's path."""
+        env = {
+            "PATH": os.defpath,
+            "PYTHONPATH": str(self.folder),
+            "LD_LIBRARY_PATH": str(self.libraries),
+            **environment,
+        }
+        return subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def site(tmp_path: Path, root: Path) -> Site:
+    return Site(tmp_path, root / "csrc" / "guard" / "_archwright.py")
+
+
+def assert_stopped(run: subprocess.CompletedProcess[str], code: str, *words: str) -> None:
+    assert run.returncode == 1
+    assert f"\n{code}: " in run.stderr
+    assert "ArchwrightImportError" in run.stderr
+    assert "deepinfer-ep 2.5.0+cu132.sm100 cannot be used here" in run.stderr
+    for part in ("found:  ", "needed: ", "why:    ", "fix:    ", *words):
+        assert part in run.stderr
+
+
+def test_what_fits_is_imported_in_silence(site: Site) -> None:
+    run = site.run("import pkg; print('imported')")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "imported\n", "")
+
+
+def test_aw601_without_a_driver(site: Site) -> None:
+    site.facts(driver=True)
+    if site.run("import ctypes; ctypes.CDLL('libcuda.so.1')").returncode == 0:
+        pytest.skip("this machine has an NVIDIA driver")
+
+    assert_stopped(site.run(), "AW601", "libcuda.so.1", "B200", "--gpus all")
+
+
+def test_a_driver_that_can_be_loaded_is_enough(site: Site, gcc: str) -> None:
+    site.facts(driver=True)
+    site.library("libcuda.so.1", "int cuInit(unsigned flags) { return flags; }", gcc)
+    assert site.run().returncode == 0
+
+
+@pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "3.13.0", "2.1.3"])
+def test_b2_aw602_another_torch_names_both_versions(version: str, site: Site) -> None:
+    site.install("torch", version)
+    assert_stopped(site.run(), "AW602", f"torch {version}", "built against 2.13.0", "torch==2.13.0")
+
+
+def test_b2_aw602_no_torch(site: Site) -> None:
+    site.install("torch", None)
+    assert_stopped(site.run(), "AW602", "no torch", "torch 2.13.*")
+
+
+@pytest.mark.parametrize(
+    "version", ["2.13.0", "2.13.1", "2.13.0+cu132", "2.13.0+cpu", "2.13.0rc1", "2.13.0.dev20260101"]
+)
+def test_b2_another_build_of_the_same_minor_version_is_accepted(version: str, site: Site) -> None:
+    site.install("torch", version)
+    assert site.run().returncode == 0
+
+
+@pytest.mark.parametrize("version", ["2.29.7", "2.32.2", "1.99.9"])
+def test_b3_aw603_the_nccl_that_torch_pins_is_too_old(version: str, site: Site) -> None:
+    site.install("nvidia-nccl-cu13", version)
+    assert_stopped(site.run(), "AW603", f"nvidia-nccl-cu13 {version}", "2.32.3 or newer", "--no-deps")
+
+
+def test_b3_aw603_no_nccl_at_all(site: Site) -> None:
+    site.install("nvidia-nccl-cu13", None)
+    assert_stopped(site.run(), "AW603", "no nvidia-nccl-cu13")
+
+
+@pytest.mark.parametrize("version", ["2.32.3", "2.32.10", "2.33.0", "3.0.0"])
+def test_b3_a_newer_nccl_is_accepted(version: str, site: Site) -> None:
+    site.install("nvidia-nccl-cu13", version)
+    assert site.run().returncode == 0
+
+
+def test_b4_a_root_that_the_user_names_is_believed(site: Site) -> None:
+    site.install("nvidia-nccl-cu13", "2.29.7")
+    assert site.run(EP_NCCL_ROOT_DIR="/opt/nccl").returncode == 0
+
+
+def test_a_wheel_that_needs_neither_torch_nor_nccl_does_not_ask(site: Site) -> None:
+    site.facts(torch=None, nccl=None)
+    site.install("torch", None)
+    site.install("nvidia-nccl-cu13", None)
+    assert site.run().returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "found"),
+    [("8.9", "8.9"), ("12.0", "12.0"), ("9.0", "9.0"), ("9.0,8.9,9.0", "8.9, 9.0"), ("11.0", "11.0")],
+)
+def test_a4_aw604_another_device_is_named_before_no_kernel_image(
+    devices: str, found: str, site: Site, gcc: str
+) -> None:
+    site.library("libnvidia-ml.so.1", NVML, gcc)
+    run = site.run(FAKE_DEVICES=devices)
+    assert_stopped(run, "AW604", f"compute capability {found}\n", "10.0, 10.3", "B200", "GB300", "archwright targets")
+
+
+@pytest.mark.parametrize("devices", ["10.0", "10.3", "8.9,10.0", ""])
+def test_a4_a_device_of_the_target_or_none_is_fine(devices: str, site: Site, gcc: str) -> None:
+    site.library("libnvidia-ml.so.1", NVML, gcc)
+    assert site.run(FAKE_DEVICES=devices).returncode == 0
+
+
+def test_a2_a_wheel_for_one_gencode_names_its_devices_only(site: Site, gcc: str) -> None:
+    """A wheel with sm_100a cubins alone does not run on a B300."""
+    site.library("libnvidia-ml.so.1", NVML, gcc)
+    site.facts(devices={"10.0": ["B200", "GB200"]})
+    run = site.run(FAKE_DEVICES="10.3")
+    assert_stopped(run, "AW604", "compute capability 10.3")
+    assert "B300" not in run.stderr
+
+
+def test_a_driver_library_that_does_not_answer_stops_nothing(site: Site, gcc: str) -> None:
+    site.library("libnvidia-ml.so.1", NVML, gcc)
+    assert site.run(FAKE_DEVICES="8.9", FAKE_BROKEN="1").returncode == 0
+
+
+def test_an_old_driver_library_stops_nothing(site: Site, gcc: str) -> None:
+    """Functions that are missing are no reason for a riddle."""
+    site.library("libnvidia-ml.so.1", "int nvmlInit_v2(void) { return 0; }", gcc)
+    assert site.run().returncode == 0
+
+
+@pytest.mark.parametrize("facts", [{"python": "3.11"}, {"python": "3.13"}, {"processor": "riscv64"}])
+def test_aw605_another_python_or_processor(facts: dict[str, str], site: Site) -> None:
+    site.facts(**facts)
+    assert_stopped(site.run(), "AW605", *facts.values(), platform.machine())
+
+
+@pytest.mark.parametrize("word", ["off", "OFF"])
+def test_it_can_be_switched_off(word: str, site: Site) -> None:
+    site.install("torch", "1.0.0")
+    site.facts(python="2.7")
+    assert site.run(ARCHWRIGHT_GUARD=word).returncode == 0
+
+
+@pytest.mark.parametrize("word", ["on", "0", ""])
+def test_nothing_but_off_switches_it_off(word: str, site: Site) -> None:
+    site.install("torch", "1.0.0")
+    assert_stopped(site.run(ARCHWRIGHT_GUARD=word), "AW602")
+
+
+def test_it_says_no_before_torch_is_imported(site: Site) -> None:
+    (site.folder / "torch.py").write_text("raise SystemExit('undefined symbol: riddle')")
+    site.install("torch", "2.12.0")
+    run = site.run()
+    assert_stopped(run, "AW602")
+    assert "riddle" not in run.stderr
+
+
+def test_it_is_an_import_error_that_names_the_package(site: Site) -> None:
+    site.install("torch", None)
+    run = site.run("try:\n import pkg\nexcept ImportError as error:\n print(error.name)")
+    assert (run.returncode, run.stdout) == (0, "pkg\n")
+
+
+def test_check_before_acts_on_the_named_module_only(site: Site) -> None:
+    """The engine's package is usable without a device; its extension is not."""
+    site.package("from . import _archwright\n_archwright.check_before('pkg._C')\n")
+    (site.folder / "pkg" / "_C.py").write_text("loaded = True\n")
+    (site.folder / "pkg" / "tools.py").write_text("")
+    site.install("torch", None)
+
+    package = site.run("import pkg, pkg.tools, json; print('imported')")
+    assert (package.returncode, package.stdout) == (0, "imported\n")
+
+    for code in ("import pkg._C", "from pkg import _C", "import importlib, pkg; importlib.import_module('pkg._C')"):
+        assert_stopped(site.run(code), "AW602")
+
+
+def test_check_before_lets_the_module_through_when_all_fits(site: Site) -> None:
+    site.package("from . import _archwright\n_archwright.check_before('pkg._C')\n")
+    (site.folder / "pkg" / "_C.py").write_text("loaded = True\n")
+    assert site.run("import pkg._C; print(pkg._C.loaded)").stdout == "True\n"
+
+
+def test_it_needs_nothing_but_the_standard_library_and_starts_nothing(root: Path) -> None:
+    import ast
+
+    tree = ast.parse((root / "csrc" / "guard" / "_archwright.py").read_text())
+    names = {alias.name.partition(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    names |= {str(n.module).partition(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert names <= sys.stdlib_module_names
+    assert not names & {"subprocess", "socket", "urllib"}
