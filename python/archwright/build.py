@@ -196,7 +196,17 @@ class _Run:
                 self.children.append(child)
             status = child.wait()
         if status != 0:
-            raise explain_failure(component.name, self.pool.failure, command, status, log)
+            name = self._blamed() or component.name
+            raise explain_failure(name, self.pool.failure, command, status, self.folders[name] / "build.log")
+
+    def _blamed(self) -> str | None:
+        """The component whose compile failed first: the others end because of it, and often before it does."""
+        if self.pool.failure is None:
+            return None
+        source = self.pool.failure.source
+        if unit := self.pool.costs.get(source):
+            return unit.path.partition(":")[0]
+        return next((name for name, folder in self.folders.items() if Path(source).is_relative_to(folder)), None)
 
     def end(self) -> None:
         """End every child and its compilers, politely and then not."""

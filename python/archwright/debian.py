@@ -94,6 +94,7 @@ def _make(prefix: Path, machine: str) -> None:
             packages |= _unpack_packages(
                 prefix / part, release, names, drop=_NOT_IN_COMPILER if part == "compiler" else ()
             )
+            _make_links_relative(prefix / part)
         _relocate(prefix / "compiler", machine)
         _merge_libstdcxx(prefix, machine)
         _write_wrappers(prefix, machine)
@@ -172,6 +173,15 @@ def _with_release(text: str, release: str) -> str:
         if re.match(rf"deb\s.*\s({old})(-security)?\s", line)
     ]
     return "\n".join(lines) + "\n" if lines else ""
+
+
+def _make_links_relative(root: Path) -> None:
+    """Point absolute links into `root`: the sysroot's loader must not be the running system's, which may be newer."""
+    for link in (path for path in root.rglob("*") if path.is_symlink()):
+        target = link.readlink()
+        if target.is_absolute():
+            link.unlink()
+            link.symlink_to(os.path.relpath(root / target.relative_to("/"), link.parent))
 
 
 def _relocate(compiler: Path, machine: str) -> None:
