@@ -200,6 +200,7 @@ def test_fetch_prints_where_the_sources_are(
     run: Run, tiny: Component, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli, "components", lambda: {"tiny": tiny})
+    monkeypatch.setattr("archwright.components.components", lambda: {"tiny": tiny})
 
     status, out, err = run("fetch", "--json")
     (tree,) = json.loads(out)

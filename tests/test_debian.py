@@ -113,7 +113,7 @@ esac
 
 @pytest.fixture
 def apt(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for apt-get and dpkg-deb whose compiler is the system's `echo`; returns the log of what apt was asked."""
+    """Stand-ins for apt-get and dpkg-deb whose compiler is the system's `echo`; returns apt's log."""
     echo = shutil.which("echo")
     lines = subprocess.run(["ldd", str(echo)], capture_output=True, text=True).stdout
     libraries = [Path(word) for word in lines.split() if word.startswith("/")]

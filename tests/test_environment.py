@@ -78,6 +78,14 @@ def test_b4_a_folder_that_is_not_there_is_aw312(environment: Environment, tmp_pa
     assert caught.value.code == "AW312"
 
 
+def test_b4_a_header_without_a_version_is_aw312(environment: Environment, nccl: Path) -> None:
+    (nccl / "include" / "nccl.h").write_text("#define NCCL_MAJOR 2\n")
+    with pytest.raises(ArchwrightError) as caught:
+        use_nccl_root(environment, nccl)
+    assert caught.value.code == "AW312"
+    assert "NCCL_MINOR" in caught.value.found
+
+
 def test_b4_no_root_is_the_locked_one(environment: Environment) -> None:
     assert use_nccl_root(environment, None) is environment
 
@@ -192,7 +200,6 @@ def make_wheel(folder: Path, name: str = "tiny", version: str = "1.0") -> Path:
     for path, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         rows.append(f"{path},sha256={digest},{len(data)}\n")
-    folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for member, data in files.items():
@@ -203,11 +210,11 @@ def make_wheel(folder: Path, name: str = "tiny", version: str = "1.0") -> Path:
 
 @pytest.fixture
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
-    """A folder that both installers look at, and nothing else."""
+    """A folder that pip's settings name as the only place; uv is to look nowhere else either."""
     folder = tmp_path / "wheels"
-    for prefix in ("PIP", "UV"):
-        monkeypatch.setenv(f"{prefix}_NO_INDEX", "1")
-        monkeypatch.setenv(f"{prefix}_FIND_LINKS", str(folder))
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
     return folder

@@ -30,7 +30,7 @@ from archwright.targets import target_table
 SM100 = target_table().targets["sm100"]
 FLOOR = SM100.floor
 INFO = "tiny-1.0+cu132.sm100.dist-info"
-RAW = "tiny-1.0+cu132.sm100-cp312-cp312-linux_{machine}.whl".format(machine=os.uname().machine)
+RAW = f"tiny-1.0+cu132.sm100-cp312-cp312-linux_{os.uname().machine}.whl"
 METADATA = """\
 Metadata-Version: 2.2
 Name: tiny
@@ -81,7 +81,7 @@ def raw(tmp_path: Path, module: Callable[..., bytes]) -> Callable[..., Path]:
             "tiny/__init__.py": b"value = 1\n",
             "tiny/_C.cpython-312-x86_64-linux-gnu.so": module() if binary is None else binary,
             f"{INFO}/METADATA": METADATA.format(long="a long line " * 20).encode(),
-            f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: scikit-build-core\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux\n",
+            f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux\n",
         }
         members.pop(without, None)
         members[f"{INFO}/RECORD"] = "".join(f"{name},,\n" for name in members).encode()

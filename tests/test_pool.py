@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,7 +205,7 @@ def test_only_the_first_failure_is_kept(shop: Workshop) -> None:
     gate = shop.folder / "go"
     late = shop.source("late.cpp", f"while [ ! -e {gate} ]; do sleep 0.02; done; exit 9")
     first = shop.source("first.cpp", "exit 1")
-    with Pool(2, 4000, {}) as pool:
+    with Pool(2, 10_000, {}) as pool:
         second = shop.start(pool.address, late)
         wait_for(lambda: shop.starts() == ["late.cpp"])
         finish(shop.start(pool.address, first))
@@ -291,7 +292,8 @@ def test_without_a_pool_the_compiler_is_simply_run(shop: Workshop) -> None:
 def test_time_and_memory_of_each_unit_are_measured(shop: Workshop, tmp_path: Path) -> None:
     seen: list[Measured] = []
     use = f"{sys.executable} -S -c 'x = bytearray(150_000_000); import time; time.sleep(0.7)'"
-    large, small = shop.source("tree/large.cpp", use), shop.source("tree/small.cpp", "true")
+    hit = 'echo direct_cache_hit >"$CCACHE_STATSLOG"'  # what ccache writes there
+    large, small = shop.source("tree/large.cpp", use), shop.source("tree/small.cpp", hit)
     with Pool(1, 4000, {}, seen.append) as pool:
         finish(shop.start(pool.address, large))
         finish(shop.start(pool.address, small))
@@ -301,12 +303,27 @@ def test_time_and_memory_of_each_unit_are_measured(shop: Workshop, tmp_path: Pat
     assert 0.7 <= by_name["large.cpp"].seconds < 20
     assert not by_name["large.cpp"].cached
     assert by_name["small.cpp"].mib < 100
-    assert by_name["small.cpp"].cached == (by_name["small.cpp"].seconds < 0.6)
+    assert by_name["small.cpp"].cached
 
     remember_costs(tmp_path, tmp_path / "tree", seen)
     text = (tmp_path / "units.json").read_text()
     assert '"large.cpp"' in text
-    assert ('"small.cpp"' in text) != by_name["small.cpp"].cached
+    assert '"small.cpp"' not in text  # answered by the cache: says nothing about compiling
+
+
+def test_a_real_ccache_tells_whether_it_answered(shop: Workshop, gcc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ccache = shutil.which("ccache")
+    if ccache is None:
+        pytest.skip("no ccache on PATH")
+    monkeypatch.setenv("CCACHE_DIR", str(shop.folder / "ccache"))
+    source = shop.source("a.c", "int answer(void) { return 42; }")
+    with Pool(1, 4000, {}) as pool:
+        monkeypatch.setenv("ARCHWRIGHT_POOL", pool.address)
+        for name in ("one.o", "two.o"):
+            command = [*LAUNCHER, ccache, gcc, "-c", source, "-o", str(shop.folder / name)]
+            subprocess.run(command, check=True, timeout=30)
+        wait_for(lambda: len(pool.measured) == 2)
+        assert [measured.cached for measured in pool.measured] == [False, True]
 
 
 def test_the_launcher_starts_fast(shop: Workshop) -> None:

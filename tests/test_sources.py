@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from archwright import archives
+from archwright import archives, indexes
 from archwright.components import Component
 from archwright.errors import ArchwrightError, Exit
 from archwright.sources import fetch, sha256_of
@@ -23,7 +23,21 @@ from archwright.sources import fetch, sha256_of
 MakeSdist = Callable[..., Path]
 MakeRecipe = Callable[..., Component]
 
-pytestmark = pytest.mark.usefixtures("cache")
+pytestmark = pytest.mark.usefixtures("cache", "pip_answers_at_once")
+
+
+@pytest.fixture
+def pip_answers_at_once(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
+    """What `pip config list` would say of PIP_* variables, without half a second for each test.
+
+    The real one is asked in test_indexes.py, and by the child processes here.
+    """
+
+    def settings() -> dict[str, str]:
+        names = {name: name.removeprefix("PIP_").lower().replace("_", "-") for name in os.environ}
+        return {names[name]: value for name, value in os.environ.items() if name.startswith("PIP_")}
+
+    monkeypatch.setattr(indexes, "_pip_settings", settings)
 
 
 def in_cache(cache: Path) -> set[str]:
@@ -254,7 +268,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     archive: Path
     cut = False
-    status = 200
+    status = file_status = 200
     password = ""
 
     def do_GET(self) -> None:
@@ -270,7 +284,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = self.archive.read_bytes()
         elif self.path.rstrip("/").endswith("/tiny"):
             body = f'<a href="{self.archive.name}">{self.archive.name}</a>'.encode()
-        self.send_response(self.status)
+        self.send_response(self.file_status if self.path.endswith(".gz") else self.status)
         self.send_header("Content-Type", "application/gzip" if self.path.endswith(".gz") else "text/html")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -285,7 +299,7 @@ def server(tiny: Component, index: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """A mirror on this machine, named as pip's index."""
     kind = type("Mirror", (Handler,), {"archive": next(index.iterdir())})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.delenv("PIP_FIND_LINKS")
@@ -321,6 +335,20 @@ def test_aw206_a_mirror_that_refuses(status: int, server: type[Handler], tiny: C
 
     assert code_of(tiny) == "AW206"
     assert in_cache(cache) == {"archives", "sources"}
+
+
+def test_aw206_a_mirrors_password_is_not_shown(
+    server: type[Handler], tiny: Component, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.file_status = 403
+    monkeypatch.setenv("PIP_INDEX_URL", os.environ["PIP_INDEX_URL"].replace("://", "://me:secret@"))
+
+    with pytest.raises(ArchwrightError) as caught:
+        fetch(tiny)
+
+    assert caught.value.code == "AW206"
+    assert "403" in caught.value.found
+    assert "secret" not in str(caught.value)
 
 
 def test_aw206_a_mirror_that_is_not_there(tiny: Component, monkeypatch: pytest.MonkeyPatch) -> None:

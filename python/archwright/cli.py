@@ -12,10 +12,10 @@ import typer
 
 from . import __version__, render
 from .build import BuildOptions, build_wheels
-from .components import components, matrix, select_cells
+from .components import components, find_component, matrix, select_cells
 from .doctor import examine, is_fit
 from .environment import Installer, check_nccl_root, create_environment
-from .errors import ArchwrightError, Exit, fail
+from .errors import ArchwrightError, Exit
 from .plan import make_plan
 from .project import project_root
 from .sources import fetch as fetch_source
@@ -81,21 +81,11 @@ def doctor(target: TargetName, python: Python = None, json: Json = False, verbos
 @app.command()
 def fetch(names: Names = None, offline: Offline = False, json: Json = False, verbose: Verbose = False) -> None:
     """Fetch, verify, unpack and patch the sources (of all components, or of those named)."""
-    known = components()
-    for name in names or ():
-        if name not in known:
-            raise fail(
-                "AW103",
-                found=f"component '{name}'",
-                needed=f"one of {', '.join(known)}",
-                why="each upstream library has a recipe of its own",
-                fix="run `archwright targets` for the matrix",
-            )
     trees = []
-    for name in names or known:
+    for component in [find_component(name) for name in names or components()]:
         if not json:
-            err.print(f"{name}: {known[name].distribution} {known[name].version}", style="dim")
-        trees.append(fetch_source(known[name], offline=offline))
+            err.print(f"{component.name}: {component.distribution} {component.version}", style="dim")
+        trees.append(fetch_source(component, offline=offline))
     if json:
         print_json([vars(tree) for tree in trees])
     else:

@@ -12,7 +12,7 @@ from .project import project_root
 from .tables import load_table
 from .targets import Target, Tier, target_table
 
-__all__ = ["Cell", "CellState", "Component", "Unit", "components", "matrix", "select_cells"]
+__all__ = ["Cell", "CellState", "Component", "Unit", "components", "find_component", "matrix", "select_cells"]
 
 
 class CellState(StrEnum):
@@ -99,6 +99,20 @@ def matrix() -> tuple[Cell, ...]:
     return tuple(cell for component in components().values() for cell in component.cells)
 
 
+def find_component(name: str) -> Component:
+    """The recipe called `name`. Raises AW103 for an unknown one."""
+    known = components()
+    if name not in known:
+        raise fail(
+            "AW103",
+            found=f"component '{name}'",
+            needed=f"one of {', '.join(known)}",
+            why="each upstream library is built by a recipe of its own",
+            fix="run `archwright targets` for the matrix",
+        )
+    return known[name]
+
+
 def select_cells(
     target: Target, names: tuple[str, ...], processor: str, *, experimental: bool = False
 ) -> tuple[Component, ...]:
@@ -108,17 +122,7 @@ def select_cells(
     refused cell, AW105 for one that is not built yet and AW106 when the experimental tier was not asked for.
     A cell that was asked for is produced or is an error; it is never skipped.
     """
-    known = components()
-    for name in names:
-        if name not in known:
-            raise fail(
-                "AW103",
-                found=f"component '{name}'",
-                needed=f"one of {', '.join(known)}",
-                why="each upstream library is built by a recipe of its own",
-                fix="run `archwright targets` for the matrix",
-            )
-    chosen = [known[name] for name in (dict.fromkeys(names) or known)]
+    chosen = [find_component(name) for name in (dict.fromkeys(names) or components())]
     cells = {c.component: c for c in matrix() if c.target == target.name and c.processor == processor}
     if not names:
         buildable = [component for component in chosen if cells[component.name].available]

@@ -172,6 +172,8 @@ def use_nccl_root(environment: Environment, root: Path | None) -> Environment:
 def check_nccl_root(root: Path) -> None:
     """Raise AW312 unless `root` has include/nccl.h and lib/libnccl.so.2."""
     missing = [name for name in ("include/nccl.h", "lib/libnccl.so.2") if not (root / name).is_file()]
+    if not missing and "?" in _nccl_version(root):
+        missing = ["NCCL_MAJOR, NCCL_MINOR and NCCL_PATCH in include/nccl.h"]
     if missing:
         raise fail(
             "AW312",
@@ -261,8 +263,11 @@ def _install(prefix: Path, lock: Path, interpreter: Interpreter, installer: Inst
     if installer is Installer.UV:
         from uv import find_uv_bin
 
-        uv, env = find_uv_bin(), env | index_settings().uv_environment()
+        settings = index_settings()
+        uv, env = find_uv_bin(), env | settings.uv_environment()
         quiet = ["--quiet", *(["--offline"] if offline else [])]
+        if settings.no_index:  # pip's variable, which uv does not read
+            strict += ["--no-index", *(f"--find-links={link}" for link in settings.find_links)]
         commands: list[list[str | Path]] = [
             [uv, "venv", *quiet, "--python", interpreter.path, prefix],
             [uv, "pip", "install", *quiet, "--python", python, *strict],

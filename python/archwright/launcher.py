@@ -4,7 +4,7 @@ CMake puts `python -I -S launcher.py` in front of every compile. It must start f
 of ours. Without ARCHWRIGHT_POOL in the environment it only runs the command.
 
 Protocol, one JSON object a line over a Unix socket: {"source"} -> {"go": true|false} -> {"returncode", "seconds",
-"mib", "command", "output"}.
+"mib", "cached", "command", "output"}.
 """
 
 from __future__ import annotations
@@ -41,8 +41,16 @@ def main(command: list[str]) -> int:
         answer = {"go": False}
     if not answer["go"]:
         return NOT_STARTED
+    # ccache says in a file of our choice whether it answered (sccache does not say)
+    stats = f"{address}-stats-{os.getpid()}"
     start = time.monotonic()
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    child = subprocess.Popen(
+        command,
+        env={**os.environ, "CCACHE_STATSLOG": stats},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     output, _ = child.communicate()
     text = output.decode("utf-8", "replace")
     sys.stdout.write(text)
@@ -51,6 +59,7 @@ def main(command: list[str]) -> int:
         "returncode": child.returncode,
         "seconds": time.monotonic() - start,
         "mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
+        "cached": _answered_by_cache(stats),
         "command": command,
         "output": text[-200_000:],
     }
@@ -59,6 +68,14 @@ def main(command: list[str]) -> int:
     except OSError:
         pass  # the build that asked is gone; the object file is good all the same
     return 128 - child.returncode if child.returncode < 0 else child.returncode
+
+
+def _answered_by_cache(stats: str) -> bool:
+    try:
+        with open(stats, encoding="utf-8") as file:
+            return any(line.strip().endswith("_cache_hit") for line in file)
+    except OSError:
+        return False
 
 
 def _send(lines: IO[str], message: dict[str, object]) -> None:

@@ -174,8 +174,7 @@ class Pool:
                     self.failure = Failure(source, command, returncode, str(report["output"]), mib)
             self.stop()
             return
-        # a compiler needs longer than this for the smallest of our units; a cache does not
-        measured = Measured(source, seconds, mib, cached=seconds < 0.6, unit=unit)
+        measured = Measured(source, seconds, mib, cached=bool(report.get("cached")), unit=unit)
         with self._changed:
             self.measured.append(measured)
         self._on_done(measured)

@@ -87,11 +87,13 @@ def show_findings(target: str, findings: Sequence[Finding]) -> None:
 def show_sources(trees: Sequence[SourceTree]) -> None:
     for tree in trees:
         patches = f", {len(tree.patches)} patch" + ("es" if len(tree.patches) > 1 else "") if tree.patches else ""
-        out.print(f"{tree.component} {tree.version}: sha256 {tree.sha256[:12]}... verified{patches}: {tree.path}")
+        out.print(
+            f"{tree.component} {tree.version}: sha256 {tree.sha256[:12]}... verified{patches}: {escape(str(tree.path))}"
+        )
 
 
 def show_environment(environment: Environment) -> None:
-    out.print(f"[bold]{environment.target}[/]: {environment.path}")
+    out.print(f"[bold]{environment.target}[/]: {escape(str(environment.path))}")
     out.print(f"  toolchain  nvcc {environment.nvcc}, GCC {environment.gcc} ({escape(environment.compiler_origin)})")
     out.print(f"  runtime    Python {environment.python}, torch {environment.torch}, NCCL {environment.nccl}")
     out.print(f"  digest     {environment.digest}")
@@ -115,7 +117,7 @@ def show_result(result: BuildResult) -> None:
     count = f"{len(result.wheels)} wheel" + ("s" if len(result.wheels) > 1 else "")
     out.print(f"[bold green]{count}[/] in {_minutes(result.seconds)} ({units}):")
     for wheel in result.wheels:
-        out.print(f"  {wheel.path}  {wheel.bytes / 1e6:.1f} MB")
+        out.print(f"  {escape(str(wheel.path))}  {wheel.bytes / 1e6:.1f} MB")
         out.print(f"    sha256 {wheel.sha256}", style="dim")
     out.print("  compiles: shown by this build. correct, performs: not verified here (no device)", style="dim")
 

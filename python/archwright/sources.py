@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import ssl
 import uuid
@@ -128,9 +129,10 @@ def _download(component: Component, archive: Path) -> None:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except (HTTPError, RequestError, UnpackError, LookupError) as error:
+        said = re.sub(r"//[^/\s]*@", "//", str(error).partition("\n")[0])  # a mirror's password stays out of it
         raise fail(
             "AW206",
-            found=f"{requirement}: {error}",
+            found=f"{requirement}: {said}",
             needed="its source archive from the configured package index",
             why="the sources are fetched at build time and never committed",
             fix="check the network, `pip config list` and the mirror; behind a proxy set HTTPS_PROXY",

@@ -1,0 +1,91 @@
+"""How results look: what is measured is shown, nothing is claimed beyond it, and names are shown as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from archwright import render
+from archwright.build import BuildResult, BuiltWheel
+from archwright.components import Unit, components
+from archwright.environment import Environment
+from archwright.plan import Plan, make_plan
+from archwright.pool import Measured
+from archwright.sources import SourceTree
+from archwright.targets import target_table
+
+SM100 = target_table().targets["sm100"]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return make_plan(SM100, (components()["deep_ep"],), SM100.gencodes, jobs=2, memory_mib=8192)
+
+
+def test_a_folder_with_brackets_is_shown_as_it_is(environment: Environment, capsys: Capture) -> None:
+    """Rich takes [bold] for markup."""
+    odd = Path("/home/me/[bold]/x")
+    wheel = BuiltWheel("deep_ep", odd / "a.whl", "0" * 64, 2_000_000)
+
+    render.show_environment(replace(environment, path=odd))
+    render.show_sources([SourceTree("deep_ep", "2.5.0", "0" * 64, odd, {})])
+    render.show_result(BuildResult("sm100", (wheel,), 1, 0, 0, 5.0))
+
+    assert capsys.readouterr().out.count(str(odd)) == 3
+
+
+def test_a3_a_result_claims_no_more_than_that_it_compiled(capsys: Capture) -> None:
+    wheel = BuiltWheel("deep_ep", Path("/dist/a.whl"), "5" * 64, 2_000_000)
+    render.show_result(BuildResult("sm100", (wheel,), 3, 1, 2, 61.2))
+    out = capsys.readouterr().out
+    for words in ("1 wheel ", "3 compiled", "1 from the compiler cache", "2 up to date", "5" * 64, "2.0 MB"):
+        assert words in out
+    assert "correct, performs: not verified" in out
+
+
+def test_the_environment_names_its_versions(environment: Environment, capsys: Capture) -> None:
+    render.show_environment(environment)
+    out = capsys.readouterr().out
+    for words in ("nvcc 13.2.86", "GCC 14.2.0", "torch 2.13.0", "NCCL 2.32.3", environment.digest):
+        assert words in out
+
+
+def test_the_plan_of_host_files_mentions_no_gencode(plan: Plan, capsys: Capture) -> None:
+    render.show_plan(plan)
+    out = capsys.readouterr().out
+    assert "0 device, 3 host" in out
+    assert "sm_100a" not in out
+
+
+def test_progress_is_one_line_a_file_on_standard_error(plan: Plan, capsys: Capture) -> None:
+    with render.progress(plan, quiet=False) as observer:
+        observer.news("waiting for [somebody]")
+        observer.done(Measured("/s/a.cpp", 41.7, 2150, False, Unit("deep_ep: a.cpp", 42, 2150)))
+        observer.done(Measured("/b/cmake_pch.hxx.cxx", 9.0, 1000, False, None))
+        observer.done(Measured("/s/b.cpp", 0.1, 10, True, Unit("deep_ep: b.cpp", 18, 1400)))
+
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert lines[0] == "waiting for [somebody]"
+    assert lines[1].startswith("[1/3] deep_ep: a.cpp (42 s, 2.1 GiB); about ")
+    assert lines[2].startswith("[2/3] deep_ep: b.cpp (cache); about ")
+    assert len(lines) == 3, "a precompiled header is no file of the plan"
+
+
+def test_with_json_progress_is_silent(plan: Plan, capsys: Capture) -> None:
+    with render.progress(plan, quiet=True) as observer:
+        observer.news("waiting")
+        observer.done(Measured("/s/a.cpp", 41.7, 2150, False, Unit("deep_ep: a.cpp", 42, 2150)))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (5.4, "5 s"), (89, "89 s"), (90, "1 min 30 s"), (3661, "61 min 01 s"), (119.9, "1 min 59 s")],
+)
+def test_times_are_readable(seconds: float, text: str) -> None:
+    assert render._minutes(seconds) == text
