@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from archwright import components as components_module
+from archwright import indexes
 from archwright import sources as sources_module
 from archwright.components import Component
 from archwright.environment import Environment
@@ -42,6 +43,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: None) -> Path:
     path = tmp_path / "cache"
     monkeypatch.setenv("ARCHWRIGHT_CACHE", str(path))
     return path
+
+
+@pytest.fixture
+def pip_answers_at_once(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
+    """What `pip config list` would say of PIP_* variables, without half a second for each test.
+
+    The real one is asked in test_indexes.py, and by the child processes of test_sources.py.
+    """
+
+    def settings() -> dict[str, str]:
+        names = {name: name.removeprefix("PIP_").lower().replace("_", "-") for name in os.environ}
+        return {names[name]: value for name, value in os.environ.items() if name.startswith("PIP_")}
+
+    monkeypatch.setattr(indexes, "_pip_settings", settings)
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from archwright.targets import target_table
 SM100 = target_table().targets["sm100"]
 WHEEL = "tiny-1.0+cu132.sm100-cp312-cp312-manylinux_2_39_x86_64.whl"
 
+pytestmark = pytest.mark.usefixtures("pip_answers_at_once")
+
 #: Answers `python -m pip wheel ... --wheel-dir DIR ...`: compiles one unit through the launcher and writes a wheel.
 PYTHON = f"""\
 all="$*"

@@ -276,3 +276,9 @@ def test_the_installed_command_and_the_module_are_the_same_thing(root: Path) -> 
     assert bad.returncode == 3
     assert json.loads(bad.stdout)["error"]["code"] == "AW102"
     assert 'archwright = "archwright.cli:run"' in (root / "pyproject.toml").read_text()
+
+
+def test_usage_errors_are_json_too(run: Run) -> None:
+    status, out, _ = run("build", "sm100", "--bogus", "--json")
+    assert status == 2
+    assert json.loads(out)["error"]["code"] == "AW109"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from archwright import archives, indexes
+from archwright import archives
 from archwright.components import Component
 from archwright.errors import ArchwrightError, Exit
 from archwright.sources import fetch, sha256_of
@@ -24,20 +24,6 @@ MakeSdist = Callable[..., Path]
 MakeRecipe = Callable[..., Component]
 
 pytestmark = pytest.mark.usefixtures("cache", "pip_answers_at_once")
-
-
-@pytest.fixture
-def pip_answers_at_once(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
-    """What `pip config list` would say of PIP_* variables, without half a second for each test.
-
-    The real one is asked in test_indexes.py, and by the child processes here.
-    """
-
-    def settings() -> dict[str, str]:
-        names = {name: name.removeprefix("PIP_").lower().replace("_", "-") for name in os.environ}
-        return {names[name]: value for name, value in os.environ.items() if name.startswith("PIP_")}
-
-    monkeypatch.setattr(indexes, "_pip_settings", settings)
 
 
 def in_cache(cache: Path) -> set[str]:

@@ -15,7 +15,7 @@ from .build import BuildOptions, build_wheels
 from .components import components, find_component, matrix, select_cells
 from .doctor import examine, is_fit
 from .environment import Installer, check_nccl_root, create_environment
-from .errors import ArchwrightError, Exit
+from .errors import ArchwrightError, Exit, fail
 from .plan import make_plan
 from .project import project_root
 from .sources import fetch as fetch_source
@@ -189,10 +189,20 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if type(error).__module__.split(".")[0] not in ("click", "typer"):
             raise
-        show: Any = getattr(error, "show", None)
-        if show:
-            show()
-        return int(Exit.USAGE)
+        return _report_usage(error, as_json)
+
+
+def _report_usage(error: Any, as_json: bool) -> int:
+    """A misspelt option, value or command, found by the command line parser."""
+    if as_json:
+        said = error.format_message()
+        usage = fail(
+            "AW109", found=said, needed="a command as `--help` shows it", why="nothing was done", fix="see `--help`"
+        )
+        print_json({"error": usage.as_dict()})
+    else:
+        error.show()
+    return int(Exit.USAGE)
 
 
 def _report(error: ArchwrightError, as_json: bool, words: list[str]) -> int:
