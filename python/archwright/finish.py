@@ -20,9 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from auditwheel.architecture import Architecture
-from auditwheel.libc import Libc
-from auditwheel.wheel_abi import analyze_wheel_abi
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from packaging.utils import parse_wheel_filename
@@ -31,7 +28,6 @@ from . import __version__
 from .components import Component
 from .errors import fail
 from .project import space_errors
-from .sbom import make_sbom
 
 if TYPE_CHECKING:
     from .backend import Request
@@ -71,6 +67,8 @@ def finish_wheel(raw: Path, folder: Path, request: Request, source: SourceTree, 
 
     Raises AW401 (files missing), AW402 (symbol versions above the target's floor), AW403 (RPATH leaves the wheel).
     """
+    from .sbom import make_sbom  # slow to import, and not needed for the metadata alone
+
     component = request.component
     with zipfile.ZipFile(raw) as wheel:
         members = {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
@@ -110,6 +108,10 @@ def finish_metadata(path: Path, component: Component) -> None:
 
 def read_abi(wheel: Path) -> Abi:
     """Let auditwheel say what the binaries of `wheel` need. Libraries in `EXTERNAL` are left out by name."""
+    from auditwheel.architecture import Architecture  # slow to import, and not needed for the metadata alone
+    from auditwheel.libc import Libc
+    from auditwheel.wheel_abi import analyze_wheel_abi
+
     architecture = Architecture(os.uname().machine)
     found = analyze_wheel_abi(Libc.GLIBC, architecture, wheel, EXTERNAL, disable_isa_ext_check=True, allow_graft=False)
     needs: dict[str, str] = {}
