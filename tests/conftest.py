@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ from archwright.environment import Environment
 from archwright.process import STRAY
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C could then not be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
