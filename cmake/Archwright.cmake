@@ -103,6 +103,11 @@ function(archwright_extension module)
         extension
         PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${CMAKE_BINARY_DIR}=/build/${PROJECT_NAME}>"
     )
+    # Python's own headers use assert. -fmacro-prefix-map, unlike -ffile-prefix-map, is part of ccache's key.
+    target_compile_options(
+        extension
+        PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${Python_INCLUDE_DIRS}=/python>"
+    )
     get_filename_component(environment "${CUDAToolkit_ROOT}" DIRECTORY)
     foreach(map IN ITEMS "${ARCHWRIGHT_SOURCE}=/src/${PROJECT_NAME}" "${environment}=/env")
         target_compile_options(
