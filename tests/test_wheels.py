@@ -277,9 +277,16 @@ def start_build(root: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def compilers_in(root: Path) -> list[str]:
-    run = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in run.stdout.splitlines() if "cc1plus" in line and str(root) in line]
+def processes_in(root: Path) -> list[str]:
+    """What runs with its working folder below `root`: Ninja and the compilers of that copy's builds."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink().is_relative_to(root):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
 
 
 def test_interrupted_build_resumes_and_second_build_is_told(copy: Path) -> None:
@@ -290,6 +297,7 @@ def test_interrupted_build_resumes_and_second_build_is_told(copy: Path) -> None:
         lines.append(line)
         if "driver.cpp" in line:
             break
+    assert any("cc1plus" in command for command in processes_in(copy))
     second = archwright("build", "sm100", "deep_ep", "--no-wait", "--json", root=copy, check=False)
     assert second.returncode == 5
     assert json.loads(second.stdout)["error"]["code"] == "AW503"
@@ -299,7 +307,7 @@ def test_interrupted_build_resumes_and_second_build_is_told(copy: Path) -> None:
     assert first.returncode == 130, "".join(lines) + rest
     assert "AW504" in rest
     time.sleep(0.5)
-    assert not compilers_in(copy)
+    assert not processes_in(copy)
     assert not list((copy / "dist" / "sm100").glob("*"))  # nothing half-written
 
     again = archwright("build", "sm100", "deep_ep", "--no-compiler-cache", "--json", root=copy)
