@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
 from .errors import fail
-
-# jsonschema's optional IRI format builds a grammar while it is imported: more than a second in each of the nine
-# processes of a build, for a check that no schema here uses. None makes importing it fail, which jsonschema expects.
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
-import jsonschema  # noqa: E402
-
-if sys.modules["rfc3987_syntax"] is None:
-    del sys.modules["rfc3987_syntax"]
 
 __all__ = ["load_table"]
 
