@@ -118,11 +118,24 @@ function(archwright_extension module)
         )
     endforeach()
 
+    # Names of device code with internal linkage carry a hash of the source's absolute path: give a fixed one. The option
+    # is undocumented; nvcc itself passes it to its front end (`nvcc --dryrun`), and the last one wins.
+    foreach(unit IN LISTS ARCHWRIGHT_UNITS)
+        if(unit MATCHES "\\.cu$")
+            set_source_files_properties(
+                "${ARCHWRIGHT_SOURCE}/${unit}"
+                PROPERTIES COMPILE_OPTIONS "-Xcudafe=--orig_src_path_name=/src/${PROJECT_NAME}/${unit}"
+            )
+        endif()
+    endforeach()
+
     # libstdc++ before torch: libtorch_cpu.so exports parts of its own static copy (std::filesystem), unversioned, and
     # whoever comes first on the line is bound to.
     target_link_libraries(extension PRIVATE stdc++ ${arg_LIBRARIES} archwright::torch archwright::cuda)
     # What GCC's own archive adds to an older libstdc++.so stays private to this module.
-    target_link_options(extension PRIVATE LINKER:--as-needed LINKER:--exclude-libs,libstdc++.a LINKER:--build-id=sha1)
+    target_link_options(extension PRIVATE LINKER:--as-needed LINKER:--exclude-libs,libstdc++.a)
+    # Stripped by the linker, before it computes the build id: nvcc's symbols for temporary files hold process numbers.
+    target_link_options(extension PRIVATE LINKER:--strip-all LINKER:--build-id=sha1)
     if(arg_PRECOMPILE)
         # ccache can only cache users of a precompiled header with -fpch-preprocess
         target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")

@@ -14,7 +14,8 @@ from archwright.components import components
 
 RECORDED = (
     *("add_library", "add_custom_command", "add_custom_target", "find_package", "install", "project"),
-    *("python_add_library", "set_target_properties", "target_compile_definitions", "target_compile_options"),
+    *("python_add_library", "set_source_files_properties", "set_target_properties"),
+    *("target_compile_definitions", "target_compile_options"),
     *("target_include_directories", "target_link_libraries", "target_link_options", "target_precompile_headers"),
 )
 BUILT = ("deep_ep", "deep_gemm", "engine", "flash_mla")
@@ -138,6 +139,18 @@ def test_h2_paths_of_the_build_machine_are_mapped_away(configured: Configured, c
         for language in ("CXX>:-", "CUDA>:-Xcompiler=-"):
             assert [o for o in options if f"{language}ffile-prefix-map={path}=" in o], (path, language)
     assert not [o for o in options if "lineinfo" in o or "source-in-ptx" in o]
+
+
+def test_h2_names_of_device_code_do_not_depend_on_the_source_path(configured: Configured, component: str) -> None:
+    device = [unit.path for unit in components()[component].units if unit.is_device]
+    assert configured.calls("set_source_files_properties") == [
+        [f"/the/source/{path}", "PROPERTIES", "COMPILE_OPTIONS", f"-Xcudafe=--orig_src_path_name=/src/{component}/{path}"]
+        for path in device
+    ]
+
+
+def test_h2_symbols_are_gone_before_the_build_id_is_computed(configured: Configured) -> None:
+    assert {"LINKER:--strip-all", "LINKER:--build-id=sha1"} <= set(configured.arguments("target_link_options"))
 
 
 def test_the_module_lands_where_its_name_says(configured: Configured, component: str) -> None:

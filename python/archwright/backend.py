@@ -212,10 +212,10 @@ def _shield_environment(request: Request, source: SourceTree) -> None:
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     os.environ["LC_ALL"] = "C.UTF-8"
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(int((source.path / "PKG-INFO").stat().st_mtime)))
-    # Objects depend on the compilers' content and the lock, not on time stamps or on where the checkout lies.
+    # Objects depend on the compilers' content, not on time stamps or on where the checkout lies.
     os.environ |= {
         "CCACHE_COMPILERCHECK": "content",
-        "CCACHE_EXTRAFILES": str(request.environment.path / "env.json"),
+        "CCACHE_EXTRAFILES": str(request.environment.compilers),
         "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
         "CCACHE_BASEDIR": str(project_root()),
         "CCACHE_NOHASHDIR": "1",

@@ -4,6 +4,7 @@
         toolchain/   Python, nvcc and its headers, CMake, Ninja, scikit-build-core (from toolchain.lock)
         runtime/     Python, torch and everything it pins (from runtime.lock)
         cuda/        the toolkit view
+        compilers.json  what compiles: compiler caches depend on it
         env.json     written last: a folder without it is half-made, and is made again
 
 The digest covers the locks, the Python and the host compiler, so an environment is never changed once it is complete.
@@ -53,7 +54,7 @@ class Installer(StrEnum):
     PIP = "pip"
 
 
-_RECIPE = 4  # raise when the layout changes
+_RECIPE = 5  # raise when the layout changes
 _SPACE = 9 << 30  # both prefixes, unpacked, when nothing can be hard-linked from the installer's cache
 
 
@@ -92,6 +93,11 @@ class Environment:
     @property
     def runtime_site(self) -> Path:
         return _site_packages(self.runtime)
+
+    @property
+    def compilers(self) -> Path:
+        """A file that changes when a compiler does, and not when another locked package does."""
+        return self.path / "compilers.json"
 
     def as_dict(self) -> dict[str, Any]:
         return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
@@ -251,9 +257,18 @@ def _make(
         compiler_packages=compiler.packages,
         locks={name: sha256_of(lock) for name, lock in locks.items()},
     )
+    _write_compilers(environment)
     record = path / "env.json"
     record.with_suffix(".tmp").write_text(json.dumps(environment.as_dict(), indent=1), encoding="utf-8")
     record.with_suffix(".tmp").replace(record)
+
+
+def _write_compilers(environment: Environment) -> None:
+    """nvcc starts programs of its own (cicc, ptxas), which a compiler cache that hashes `nvcc` does not see."""
+    installed = distributions(path=[str(_site_packages(environment.toolchain))])
+    cuda = {d.name: d.version for d in installed if d.name.startswith(("nvidia-", "cuda-"))}
+    facts = {"cuda": cuda, "gcc": environment.gcc, "packages": environment.compiler_packages}
+    environment.compilers.write_text(json.dumps(facts, indent=1, sort_keys=True), encoding="utf-8")
 
 
 def _install(prefix: Path, lock: Path, interpreter: Interpreter, installer: Installer, offline: bool) -> None:
