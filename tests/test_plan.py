@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +16,20 @@ from hypothesis import strategies as st
 from archwright import plan as plan_module
 from archwright.components import Component, Unit, components
 from archwright.errors import ArchwrightError, Exit
-from archwright.plan import MEMORY_SHARE, available_cores, available_memory, make_plan, scaled_units
+from archwright.measured import Toolchain, remember
+from archwright.plan import (
+    MEMORY_SHARE,
+    Limit,
+    available_cores,
+    available_memory,
+    make_plan,
+    memory_limits,
+    scaled_units,
+)
+from archwright.pool import Measured
 from archwright.targets import target_table
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 GIB = 2**30
 SM100 = target_table().targets["sm100"]
@@ -81,7 +94,7 @@ def test_d1_a_limit_of_version_1_is_honoured(cgroup: Callable[..., Path]) -> Non
 
 def test_no_limit_of_version_1_is_no_limit(cgroup: Callable[..., Path]) -> None:
     cgroup("4:memory:/", "memory", memory__limit_in_bytes=9223372036854771712, memory__usage_in_bytes=5)
-    assert available_memory() == 64 * GIB
+    assert memory_limits() == (Limit("available on this machine", 64 * GIB),)
 
 
 def test_d1_page_cache_counts_as_free(cgroup: Callable[..., Path]) -> None:
@@ -101,6 +114,34 @@ def test_a_cgroup_that_is_over_its_limit_leaves_nothing(cgroup: Callable[..., Pa
 def test_d1_a_cpu_quota_is_rounded_up(quota: str, cores: int, cgroup: Callable[..., Path]) -> None:
     cgroup("0::/", cpu__max=quota)
     assert available_cores() == cores
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(150000, 2), (-1, 16), (3200000, 16), ("", 16)])
+def test_d1_a_cpu_quota_of_version_1_is_honoured(quota: object, cores: int, cgroup: Callable[..., Path]) -> None:
+    line = "5:cpu,cpuacct:/docker/1\n4:memory:/other"
+    cgroup(line, "cpu/docker/1", cpu__cfs_quota_us=quota, cpu__cfs_period_us=100000)
+    assert available_cores() == cores
+
+
+def test_d1_in_a_container_version_1_shows_its_own_group_as_the_root(cgroup: Callable[..., Path]) -> None:
+    """/proc/self/cgroup has the host's path, which does not exist inside."""
+    line = "5:cpu,cpuacct:/docker/1\n4:memory:/docker/1"
+    cgroup(line, "cpu", cpu__cfs_quota_us=300000, cpu__cfs_period_us=100000)
+    cgroup(line, "memory", memory__limit_in_bytes=5 * GIB, memory__usage_in_bytes=1 * GIB)
+    assert (available_cores(), available_memory()) == (3, 4 * GIB)
+
+
+@pytest.mark.parametrize(("high", "left"), [("max", 7), (6 * GIB, 5), (12 * GIB, 7)])
+def test_d1_the_level_at_which_a_cgroup_is_slowed_down_counts(
+    high: object, left: int, cgroup: Callable[..., Path]
+) -> None:
+    cgroup("0::/", memory__max=8 * GIB, memory__high=high, memory__current=1 * GIB)
+    assert available_memory() == left * GIB
+
+
+def test_d1_a_slow_down_without_a_limit_counts_too(cgroup: Callable[..., Path]) -> None:
+    cgroup("0::/", memory__max="max", memory__high=6 * GIB, memory__current=1 * GIB)
+    assert available_memory() == 5 * GIB
 
 
 def test_without_any_cgroup_files_nothing_breaks(cgroup: Callable[..., Path]) -> None:
@@ -147,6 +188,78 @@ def test_what_the_user_says_wins(cgroup: Callable[..., Path]) -> None:
     plan = make_plan(SM100, (ENGINE,), SM100.gencodes, jobs=3, memory_mib=16384)
 
     assert (plan.jobs, plan.memory_mib) == (3, 16384)
+
+
+@pytest.mark.parametrize(
+    ("text", "jobs", "decides"), [("4", 4, "MAX_JOBS"), ("40", 16, "cores of this process"), ("", 16, None)]
+)
+def test_d1_max_jobs_bounds_the_jobs(
+    text: str, jobs: int, decides: str | None, cgroup: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cgroup("0::/")
+    monkeypatch.setenv("MAX_JOBS", text)
+
+    plan = make_plan(SM100, (ENGINE,), SM100.gencodes)
+
+    assert plan.jobs == jobs
+    assert plan.jobs_limits[0] == Limit(decides or "cores of this process", jobs, decides=True)
+    assert [limit.source for limit in plan.jobs_limits].count("MAX_JOBS") == bool(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-2", "many", "2.5", "\u0664"])
+def test_max_jobs_that_is_no_number_is_aw109_unless_jobs_are_given(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_JOBS", text)
+
+    with pytest.raises(ArchwrightError) as caught:
+        make_plan(SM100, (ENGINE,), SM100.gencodes, memory_mib=9000)
+    assert caught.value.code == "AW109"
+    assert f"MAX_JOBS={text}" in caught.value.found
+
+    assert make_plan(SM100, (ENGINE,), SM100.gencodes, jobs=3, memory_mib=9000).jobs == 3
+
+
+def test_d1_the_plan_says_what_was_found_and_what_decided(cgroup: Callable[..., Path]) -> None:
+    cgroup("0::/a/b", "a/b", memory__max=40 * GIB, memory__current=10 * GIB, cpu__max="800000 100000")
+    cgroup("0::/a/b", "a", memory__max=21 * GIB, memory__current=1 * GIB)
+
+    plan = make_plan(SM100, (ENGINE,), SM100.gencodes)
+
+    assert plan.jobs_limits == (
+        *(Limit("CPU quota of cgroup /a/b", 8, decides=True), Limit("cores of this process", 16)),
+    )
+    assert plan.memory_limits == (
+        Limit("cgroup /a (limit 21.0 GiB)", 20 * 1024, decides=True),
+        Limit("cgroup /a/b (limit 40.0 GiB)", 30 * 1024),
+        Limit("available on this machine", 64 * 1024),
+    )
+    assert json.loads(json.dumps(plan.as_dict()))["memory_limits"][0]["decides"] is True
+
+
+def test_what_the_user_says_decides(cgroup: Callable[..., Path]) -> None:
+    cgroup("0::/")
+    plan = make_plan(SM100, (ENGINE,), SM100.gencodes, jobs=99, memory_mib=9000)
+    assert plan.jobs_limits == (Limit("--jobs", 99, decides=True), Limit("cores of this process", 16))
+    assert plan.memory_limits[0] == Limit("--memory", 9000, decides=True)
+
+
+def test_d1_the_plan_uses_what_was_measured_and_says_how_much(cgroup: Callable[..., Path]) -> None:
+    cgroup("0::/", memory__max=20 * GIB, memory__current=0)
+    toolchain = Toolchain("13.2.86", "14.2.0", ("sm_100a",))
+    component = with_units(Unit("a.cpp", 100, 1000), Unit("b.cpp", 10, 2000), Unit("c.cpp", 1, 1))
+    trees = Path("/tree")
+    remember(toolchain, component, trees, [Measured("/tree/a.cpp", 7, 3000, False)])
+
+    plan = make_plan(SM100, (component,), SM100.gencodes, jobs=1, toolchain=toolchain)
+    without = make_plan(SM100, (component,), SM100.gencodes, jobs=1)
+
+    assert (plan.measured, plan.files, plan.largest, plan.cpu_seconds) == (1, 3, "a.cpp", 18)
+    assert (without.measured, without.largest, without.cpu_seconds) == (0, "b.cpp", 111)
+
+    remember(toolchain, component, trees, [Measured("/tree/a.cpp", 7, 30_000, False)])
+    with pytest.raises(ArchwrightError) as caught:
+        make_plan(SM100, (component,), SM100.gencodes, toolchain=toolchain)
+    assert caught.value.code == "AW309"
+    assert "measured here" in caught.value.needed
 
 
 @pytest.mark.parametrize("memory", [0, -1, 100])

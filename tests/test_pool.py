@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from archwright import launcher
 from archwright.components import Unit
 from archwright.explain import explain_failure
-from archwright.pool import Measured, Pool, remember_costs
+from archwright.pool import Pool
 
 LAUNCHER = [sys.executable, "-I", "-S", launcher.__file__]
 
@@ -52,6 +51,7 @@ class Workshop:
         process = subprocess.Popen(
             [*LAUNCHER, str(self.compiler), "-c", source, "-o", "x.o"],
             env=environment,
+            cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -142,6 +142,74 @@ def test_d1_a_unit_larger_than_the_budget_runs_alone(shop: Workshop) -> None:
     assert events[position + 1] == ("end", "huge.cpp")
 
 
+def test_d1_a_large_unit_does_not_starve_behind_small_ones(shop: Workshop) -> None:
+    """Each small one fits beside those that run, but with any of them the large one has no room."""
+    gate = shop.folder / "go"
+    held = shop.source("held.cpp", f"while [ ! -e {gate} ]; do sleep 0.02; done")
+    large = shop.source("large.cpp", "true")
+    small = [shop.source(f"{name}.cpp", "true") for name in "abcdef"]
+    costs = {held: Unit(held, 50, 300), large: Unit(large, 100, 900), **{s: Unit(s, 50, 300) for s in small}}
+
+    with Pool(3, 1000, costs) as pool:
+        first = shop.start(pool.address, held)
+        wait_for(lambda: pool.running == (held,))
+        second = shop.start(pool.address, large)
+        wait_for(lambda: len(pool._waiting) == 1)
+        others = [shop.start(pool.address, source) for source in small]
+        wait_for(lambda: len(pool._waiting) == 7)
+        gate.touch()
+        assert set(finish(first, second, *others)) == {0}
+
+    assert shop.starts()[:2] == ["held.cpp", "large.cpp"]
+
+
+def test_d1_a_unit_that_takes_longer_than_expected_lets_nobody_go_ahead(shop: Workshop) -> None:
+    gate = shop.folder / "go"
+    held = shop.source("held.cpp", f"while [ ! -e {gate} ]; do sleep 0.02; done")
+    large, small = shop.source("large.cpp", "true"), shop.source("small.cpp", "true")
+    costs = {held: Unit(held, 0.001, 300), large: Unit(large, 100, 900), small: Unit(small, 0.01, 300)}
+
+    with Pool(3, 1000, costs) as pool:
+        first = shop.start(pool.address, held)
+        wait_for(lambda: shop.starts() == ["held.cpp"])
+        second = shop.start(pool.address, large)
+        wait_for(lambda: len(pool._waiting) == 1)
+        third = shop.start(pool.address, small)
+        wait_for(lambda: len(pool._waiting) == 2)
+        gate.touch()
+        assert set(finish(first, second, third)) == {0}
+
+    assert shop.starts() == ["held.cpp", "large.cpp", "small.cpp"]
+
+
+def test_what_does_not_delay_the_large_unit_runs_before_it(shop: Workshop) -> None:
+    """Expected to end before there is room for it, or small enough to stay beside it."""
+    gate = shop.folder / "go"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.02; done"
+    costs = {
+        shop.source("held.cpp", wait): Unit("held", 50, 300),
+        shop.source("large.cpp", wait): Unit("large", 1000, 900),
+        shop.source("long.cpp", wait): Unit("long", 500, 200),  # would keep the large one out
+        shop.source("beside.cpp", wait): Unit("beside", 400, 100),
+        shop.source("quick.cpp", wait): Unit("quick", 5, 600),
+    }
+    held, *rest = costs
+
+    with Pool(3, 1000, costs) as pool:
+        processes = [shop.start(pool.address, held)]
+        wait_for(lambda: pool.running == ("held",))
+        for count, source in enumerate(rest[:2], 1):
+            processes.append(shop.start(pool.address, source))
+            wait_for(lambda count=count: len(pool._waiting) == count)  # type: ignore[misc]
+        processes += [shop.start(pool.address, source) for source in rest[2:]]
+        wait_for(lambda: len(pool.running) == 3)
+        assert set(pool.running) == {"held", "beside", "quick"}
+        gate.touch()
+        assert set(finish(*processes)) == {0}
+
+    assert shop.starts().index("large.cpp") == 3
+
+
 def test_what_no_recipe_names_goes_first(shop: Workshop) -> None:
     """A precompiled header: others wait for it."""
     known = shop.source("long.cpp", "true")
@@ -187,7 +255,8 @@ def test_d2_what_runs_when_another_fails_is_finished(shop: Workshop) -> None:
     gate = shop.folder / "go"
     slow = shop.source("slow.cpp", f"while [ ! -e {gate} ]; do sleep 0.02; done; touch {shop.folder}/slow.o")
     bad = shop.source("bad.cpp", "exit 1")
-    with Pool(2, 1000, {s: Unit(s, 1, 10) for s in (slow, bad)}) as pool:
+    news: list[str] = []
+    with Pool(2, 1000, {s: Unit(s, 1, 10) for s in (slow, bad)}, on_news=news.append) as pool:
         running = shop.start(pool.address, slow)
         wait_for(lambda: pool.running == (slow,))
         assert finish(shop.start(pool.address, bad)) == [1]
@@ -195,6 +264,7 @@ def test_d2_what_runs_when_another_fails_is_finished(shop: Workshop) -> None:
         gate.touch()
         assert finish(running) == [0]
 
+    assert news == ["bad.cpp failed; letting the 1 running compile finish"]
     assert (shop.folder / "slow.o").exists()
     assert [measured.source for measured in pool.measured] == [slow]
     assert pool.failure is not None
@@ -216,6 +286,99 @@ def test_only_the_first_failure_is_kept(shop: Workshop) -> None:
     assert pool.failure.source == first
 
 
+DIES_ONCE = "if [ ! -e $source.died ]; then touch $source.died; kill -9 $$; fi"
+
+
+def test_d1_a_unit_that_was_killed_for_memory_runs_once_more_alone(shop: Workshop) -> None:
+    gate = shop.folder / "go"
+    scripts = {
+        "killed": f"{DIES_ONCE}; sleep 0.4",
+        "beside": f"while [ ! -e {gate} ]; do sleep 0.02; done",
+        "later": "true",
+    }
+    costs = {shop.source(f"{n}.cpp", text): Unit(n, 9 - i, 10) for i, (n, text) in enumerate(scripts.items())}
+    news: list[str] = []
+
+    with Pool(2, 1000, costs, on_news=news.append) as pool:
+        processes = hold(shop, pool, 3, list(costs))
+        wait_for(lambda: pool.retried)
+        gate.touch()
+        assert set(finish(*processes)) == {0}
+
+    assert sorted(shop.events()[2:4]) == [("start", "beside.cpp"), ("start", "killed.cpp")]
+    assert shop.events()[4:] == [
+        ("end", "beside.cpp"),
+        *(("start", "killed.cpp"), ("end", "killed.cpp")),
+        *(("start", "later.cpp"), ("end", "later.cpp")),
+    ]
+    assert pool.failure is None
+    assert pool.retried == ["killed"]
+    assert len(news) == 1
+    assert "killed.cpp was killed" in news[0]
+    assert "alone" in news[0]
+    assert sorted(Path(m.source).name for m in pool.measured)[1:] == ["blocker.cpp", "killed.cpp", "later.cpp"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "g++: fatal error: Killed signal terminated program cc1plus",
+        "g++: internal compiler error: Killed (program cc1plus)",
+        "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+    ],
+)
+def test_d1_a_killed_part_of_the_compiler_is_retried_too(words: str, shop: Workshop) -> None:
+    source = shop.source("a.cu", f'if [ ! -e {shop.folder}/x ]; then touch {shop.folder}/x; echo "{words}"; exit 1; fi')
+    with Pool(2, 1000, {}) as pool:
+        process = shop.start(pool.address, source)
+        assert finish(process) == [0]
+    assert pool.retried == [source]
+    assert process.stdout is not None
+    assert process.stdout.read() == "", "the words of the first attempt would only mislead"
+
+
+@pytest.mark.parametrize("does", ["kill -SEGV $$", "echo error: bad; exit 1", "exit 255"])
+def test_what_was_not_killed_for_memory_is_not_retried(does: str, shop: Workshop) -> None:
+    with Pool(2, 1000, {}) as pool:
+        assert finish(shop.start(pool.address, shop.source("a.cpp", does))) != [0]
+    assert shop.starts() == ["a.cpp"]
+    assert pool.failure is not None
+    assert not pool.failure.retried
+    assert pool.retried == []
+
+
+def test_d1_after_another_failure_nothing_is_retried(shop: Workshop) -> None:
+    gate = shop.folder / "go"
+    killed = shop.source("killed.cpp", f"while [ ! -e {gate} ]; do sleep 0.02; done; kill -9 $$")
+    bad = shop.source("bad.cpp", "exit 1")
+    with Pool(2, 10_000, {}) as pool:
+        late = shop.start(pool.address, killed)
+        wait_for(lambda: shop.starts() == ["killed.cpp"])
+        finish(shop.start(pool.address, bad))
+        gate.touch()
+        assert finish(late) == [137]
+    assert shop.starts() == ["killed.cpp", "bad.cpp"]
+    assert pool.retried == []
+    assert pool.failure is not None
+    assert pool.failure.source == bad
+
+
+def test_d2_a_launcher_killed_while_it_waits_to_try_again_gives_its_turn_back(shop: Workshop) -> None:
+    gate = shop.folder / "go"
+    blocker = shop.source("blocker.cpp", f"while [ ! -e {gate} ]; do sleep 0.02; done")
+    with Pool(2, 10_000, {}) as pool:
+        first = shop.start(pool.address, blocker)
+        wait_for(lambda: pool.running)
+        doomed = shop.start(pool.address, shop.source("doomed.cpp", DIES_ONCE))
+        wait_for(lambda: len(pool._waiting) == 1)
+        os.killpg(doomed.pid, signal.SIGKILL)
+        doomed.wait()
+        other = shop.start(pool.address, shop.source("other.cpp", "true"))
+        gate.touch()
+        assert finish(first, other) == [0, 0]
+        wait_for(lambda: pool.running == ())
+
+
 def test_d1_a_death_by_signal_is_explained(shop: Workshop, tmp_path: Path) -> None:
     source = shop.source("huge.cu", "kill -9 $$")
     with Pool(1, 1000, {}) as pool:
@@ -228,6 +391,8 @@ def test_d1_a_death_by_signal_is_explained(shop: Workshop, tmp_path: Path) -> No
     assert error.code == "AW502"
     assert "SIGKILL" in error.found
     assert "huge.cu" in error.found
+    assert "retried alone" in error.found
+    assert shop.starts() == ["huge.cu", "huge.cu"], "once more, and not again and again"
 
 
 def test_d2_a_killed_launcher_gives_its_turn_back(shop: Workshop) -> None:
@@ -274,63 +439,3 @@ def test_d2_a_pool_that_is_left_tells_those_who_wait(shop: Workshop) -> None:
     gate.touch()
     assert finish(first) == [0], "the object is good even when nobody waits for the report"
     assert not Path(pool.address).exists()
-
-
-def test_a_pool_that_is_gone_means_not_started(shop: Workshop) -> None:
-    process = shop.start("/nowhere/pool", shop.source("a.cpp", "true"))
-    assert finish(process) == [75]
-    assert shop.starts() == []
-
-
-def test_without_a_pool_the_compiler_is_simply_run(shop: Workshop) -> None:
-    process = shop.start(None, shop.source("a.cpp", "echo hello; exit 7"))
-    assert finish(process) == [7]
-    assert process.stdout is not None
-    assert process.stdout.read() == "hello\n"
-
-
-def test_time_and_memory_of_each_unit_are_measured(shop: Workshop, tmp_path: Path) -> None:
-    seen: list[Measured] = []
-    use = f"{sys.executable} -S -c 'x = bytearray(150_000_000); import time; time.sleep(0.7)'"
-    hit = 'echo direct_cache_hit >"$CCACHE_STATSLOG"'  # what ccache writes there
-    large, small = shop.source("tree/large.cpp", use), shop.source("tree/small.cpp", hit)
-    with Pool(1, 4000, {}, seen.append) as pool:
-        finish(shop.start(pool.address, large))
-        finish(shop.start(pool.address, small))
-
-    by_name = {Path(measured.source).name: measured for measured in seen}
-    assert by_name["large.cpp"].mib >= 140
-    assert 0.7 <= by_name["large.cpp"].seconds < 20
-    assert not by_name["large.cpp"].cached
-    assert by_name["small.cpp"].mib < 100
-    assert by_name["small.cpp"].cached
-
-    remember_costs(tmp_path, tmp_path / "tree", seen)
-    text = (tmp_path / "units.json").read_text()
-    assert '"large.cpp"' in text
-    assert '"small.cpp"' not in text  # answered by the cache: says nothing about compiling
-
-
-def test_a_real_ccache_tells_whether_it_answered(shop: Workshop, gcc: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ccache = shutil.which("ccache")
-    if ccache is None:
-        pytest.skip("no ccache on PATH")
-    monkeypatch.setenv("CCACHE_DIR", str(shop.folder / "ccache"))
-    source = shop.source("a.c", "int answer(void) { return 42; }")
-    with Pool(1, 4000, {}) as pool:
-        monkeypatch.setenv("ARCHWRIGHT_POOL", pool.address)
-        for name in ("one.o", "two.o"):
-            command = [*LAUNCHER, ccache, gcc, "-c", source, "-o", str(shop.folder / name)]
-            subprocess.run(command, check=True, timeout=30)
-        wait_for(lambda: len(pool.measured) == 2)
-        assert [measured.cached for measured in pool.measured] == [False, True]
-
-
-def test_the_launcher_starts_fast(shop: Workshop) -> None:
-    """It stands before every compile: it must not import the tool."""
-    result = subprocess.run(
-        [*LAUNCHER[:-1], "-X", "importtime", *LAUNCHER[-1:], "true"], capture_output=True, text=True
-    )
-    assert result.returncode == 0
-    for slow in ("archwright", "typer", "rich", "pathlib", "importlib.metadata"):
-        assert f" {slow}\n" not in result.stderr

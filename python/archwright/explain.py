@@ -9,15 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import ArchwrightError, fail
-from .pool import Failure
+from .pool import Failure, death_signal
 
 __all__ = ["explain_failure"]
 
 _OURS = re.compile(r"^\s*(AW\d{3}): .*\n((?:\s*(?:found|needed|why|fix): .*\n)+)", re.M)
-#: nvcc's words (with the number), GCC's and the shell's.
-_KILLED = re.compile(
-    r"(?:died due to|terminated by) signal (\d+)|Killed signal terminated|^(?:.*:\s+\d+\s+)?Killed\b", re.M
-)
 _NO_SPACE = re.compile(r"No space left on device", re.I)
 _ERROR = re.compile(r"error|undefined reference|cannot find|fatal", re.I)
 
@@ -50,22 +46,9 @@ def _explain_compile(component: str, failure: Failure, log: Path) -> ArchwrightE
     text = failure.output
     if _NO_SPACE.search(text):
         return _no_space(component, text)
-    number = _signal_number(failure)
+    number = death_signal(failure.returncode, text)
     if number is not None:
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        reason = (
-            "the kernel ends the largest process when memory runs out (see `dmesg`)"
-            if number == signal.SIGKILL
-            else "the compiler crashed; that is a fault of the compiler or of the machine, not of the source"
-        )
-        return fail(
-            "AW502",
-            found=f"{name} ended the compiler of {failure.source} at {failure.mib} MiB",
-            needed="the compile to finish",
-            why=reason,
-            fix="run it again with fewer jobs or less memory (`--jobs 1`, `--memory GIB`): finished objects are kept",
-            detail=f"{shlex.join(failure.command)}\n\n{_around_errors(text)}",
-        )
+        return _explain_death(failure, number)
     return fail(
         "AW501",
         found=f"compiling {failure.source} of {component} ended with status {failure.returncode}",
@@ -76,13 +59,25 @@ def _explain_compile(component: str, failure: Failure, log: Path) -> ArchwrightE
     )
 
 
-def _signal_number(failure: Failure) -> int | None:
-    if failure.returncode < 0:
-        return -failure.returncode
-    if failure.returncode > 128 and failure.returncode - 128 in set(signal.Signals):
-        return failure.returncode - 128
-    match = _KILLED.search(failure.output)
-    return int(match[1] or signal.SIGKILL) if match else None
+def _explain_death(failure: Failure, number: int) -> ArchwrightError:
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    found = f"{name} ended the compiler of {failure.source} at {failure.mib} MiB"
+    why = "the compiler crashed; that is a fault of the compiler or of the machine, not of the source"
+    fix = "run it again with fewer jobs or less memory (`--jobs 1`, `--memory GIB`): finished objects are kept"
+    if number == signal.SIGKILL:
+        why = "the kernel ends the largest process when memory runs out (see `dmesg`)"
+    if failure.retried:
+        found += "; it had been killed before, and was retried alone"
+        if number == signal.SIGKILL:
+            fix = "free memory, or raise the limit of the container: this file needs more; finished objects are kept"
+    return fail(
+        "AW502",
+        found=found,
+        needed="the compile to finish",
+        why=why,
+        fix=fix,
+        detail=f"{shlex.join(failure.command)}\n\n{_around_errors(failure.output)}",
+    )
 
 
 def _own_error(text: str) -> ArchwrightError | None:

@@ -3,8 +3,10 @@
 CMake puts `python -I -S launcher.py` in front of every compile. It must start fast, so it imports little and nothing
 of ours. Without ARCHWRIGHT_POOL in the environment it only runs the command.
 
-Protocol, one JSON object a line over a Unix socket: {"source"} -> {"go": true|false} -> {"returncode", "seconds",
-"mib", "cached", "command", "output"}.
+Protocol, one JSON object a line over a Unix socket: {"source"} -> {"go": true|false}; after a run {"returncode",
+"seconds", "mib", "cached", "command", "output"} -> {"go": true|false}, where true means once more.
+
+What a successful compile printed is kept in `<object>.log`: it has the reports of ptxas, also when nothing recompiles.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 #: status of a compile that the pool did not start (another one failed): EX_TEMPFAIL
 NOT_STARTED = 75
 
+#: seconds between two looks at the memory of the process tree
+_INTERVAL = 0.2
+
 
 def main(command: list[str]) -> int:
     address = os.environ.get("ARCHWRIGHT_POOL")
@@ -36,13 +41,24 @@ def main(command: list[str]) -> int:
         pool.connect(address)
         lines = pool.makefile("rw", encoding="utf-8")
         _send(lines, {"source": os.path.abspath(source) if source else ""})
-        answer = json.loads(lines.readline() or '{"go": false}')
-    except (OSError, ValueError):
-        answer = {"go": False}
-    if not answer["go"]:
+    except OSError:
         return NOT_STARTED
-    # ccache says in a file of our choice whether it answered (sccache does not say)
-    stats = f"{address}-stats-{os.getpid()}"
+    status, output = NOT_STARTED, b""
+    while _may_go(lines):
+        status, output, report = _run(command, f"{address}-stats-{os.getpid()}")
+        if status == 0:
+            _keep_output(command, output)
+        try:
+            _send(lines, report)
+        except OSError:
+            break  # the build that asked is gone; the object file is good all the same
+    sys.stdout.buffer.write(output)
+    sys.stdout.flush()
+    return 128 - status if status < 0 else status
+
+
+def _run(command: list[str], stats: str) -> tuple[int, bytes, dict[str, object]]:
+    """Status, output and report of the compiler. ccache says in the file `stats` whether it answered (sccache not)."""
     start = time.monotonic()
     child = subprocess.Popen(
         command,
@@ -51,23 +67,55 @@ def main(command: list[str]) -> int:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    output, _ = child.communicate()
-    text = output.decode("utf-8", "replace")
-    sys.stdout.write(text)
-    sys.stdout.flush()
-    report = {
+    pages, output = 0, None
+    while output is None:
+        try:
+            output, _ = child.communicate(timeout=_INTERVAL)
+        except subprocess.TimeoutExpired:
+            pages = max(pages, _tree_pages(child.pid))
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024  # of one process, but never missed
+    report: dict[str, object] = {
         "returncode": child.returncode,
         "seconds": time.monotonic() - start,
-        "mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
+        "mib": max(largest, pages * resource.getpagesize() >> 20),
         "cached": _answered_by_cache(stats),
         "command": command,
-        "output": text[-200_000:],
+        "output": output.decode("utf-8", "replace")[-200_000:],
     }
+    return child.returncode, output, report
+
+
+def _tree_pages(root: int) -> int:
+    """Resident pages of a process and its descendants. Reads only their own files: /proc may hold thousands."""
+    pages, pending = 0, [str(root)]
+    while pending:
+        process = f"/proc/{pending.pop()}"
+        try:
+            with open(f"{process}/statm", encoding="ascii") as file:
+                pages += int(file.read().split()[1])
+            for task in os.listdir(f"{process}/task"):
+                with open(f"{process}/task/{task}/children", encoding="ascii") as file:
+                    pending += file.read().split()
+        except (OSError, IndexError):
+            continue  # it has ended
+    return pages
+
+
+def _keep_output(command: list[str], output: bytes) -> None:
+    if "-c" not in command or "-o" not in command[:-1]:
+        return
+    path = command[command.index("-o") + 1] + ".log"
+    part = f"{path}.{os.getpid()}"
     try:
-        _send(lines, report)
-    except OSError:
-        pass  # the build that asked is gone; the object file is good all the same
-    return 128 - child.returncode if child.returncode < 0 else child.returncode
+        with open(part, "wb") as file:
+            file.write(output)
+        os.replace(part, path)
+    except OSError:  # a full disk, say: rather no log than that of another compile
+        for name in (part, path):
+            try:
+                os.unlink(name)
+            except OSError:
+                pass
 
 
 def _answered_by_cache(stats: str) -> bool:
@@ -75,6 +123,13 @@ def _answered_by_cache(stats: str) -> bool:
         with open(stats, encoding="utf-8") as file:
             return any(line.strip().endswith("_cache_hit") for line in file)
     except OSError:
+        return False
+
+
+def _may_go(lines: IO[str]) -> bool:
+    try:
+        return bool(json.loads(lines.readline() or "{}").get("go"))
+    except (OSError, ValueError):
         return False
 
 

@@ -36,8 +36,11 @@ class CommandFailed(Exception):
 
 
 def stray_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables of `environ` that could change a build's output, and that builds therefore do not see."""
-    return {name: environ[name] for name in STRAY if environ.get(name)}
+    """The variables of `environ` that could change a build's output, and that builds therefore do not see.
+
+    MAX_JOBS is not among them: no compiler sees it, but the plan honours it.
+    """
+    return {name: environ[name] for name in STRAY if environ.get(name) and name != "MAX_JOBS"}
 
 
 def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
