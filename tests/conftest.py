@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import io
+import json
 import os
 import shutil
 import signal
 import subprocess
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -125,6 +129,8 @@ SOURCES = {
     "csrc/api.cpp": "int api() { return 1; }\n",
 }
 
+TINY_MODULE = "tiny/_C.cpython-312-x86_64-linux-gnu.so"
+
 RECIPE = """\
 schema = 1
 name = "tiny"
@@ -139,6 +145,7 @@ sha256 = "{sha256}"
 root = "tiny-1.0"
 expect = ["LICENSE", "tiny/__init__.py"]
 [wheel]
+max_mib = 1
 requires = []
 torch = true
 licenses = ["LICENSE"]
@@ -230,6 +237,40 @@ def environment(tmp_path: Path) -> Environment:
         compiler_packages={},
         locks={"toolchain": "a" * 64, "runtime": "b" * 64},
     )
+
+
+def write_wheel(path: Path, changes: Mapping[str, bytes] | None = None, *, tag: str = "", tamper: bytes = b"") -> Path:
+    """Write a wheel of the tiny library, as its finished one looks, to `path`, whose name gives version and tag.
+
+    `changes` adds or replaces members; `tamper` is appended to the module after RECORD was written.
+    """
+    name, version, tag_in_name = path.name.removesuffix(".whl").split("-", 2)
+    info = f"{name}-{version}.dist-info"
+    about = {"component": "tiny", "target": "sm100", "toolchain": {"nvcc": "13.2.86"}}
+    files = {
+        "tiny/__init__.py": b"value = 1\n",
+        TINY_MODULE: b"module",
+        f"{info}/METADATA": f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag or tag_in_name}\n".encode(),
+        f"{info}/archwright.json": json.dumps(about).encode(),
+        **(changes or {}),
+    }
+    rows = []
+    for member, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        rows.append(f"{member},sha256={digest},{len(data)}")
+    files[TINY_MODULE] += tamper
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, data in files.items():
+            archive.writestr(member, data)
+        archive.writestr(f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,", ""]))
+    return path
+
+
+@pytest.fixture
+def make_wheel() -> Callable[..., Path]:
+    """`write_wheel`, for tests."""
+    return write_wheel
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from archwright.build import BuildOptions, BuildResult, Observer, build_wheels
 from archwright.components import Component
 from archwright.environment import Environment
 from archwright.errors import ArchwrightError, Exit
+from archwright.measured import Toolchain, measured_units
 from archwright.plan import make_plan
 from archwright.sources import sha256_of
 from archwright.targets import target_table
@@ -42,14 +43,19 @@ if [ -n "$UNIT" ]; then
     [ $status = 0 ] || exit 1
 fi
 mkdir -p "$dir"
-for name in ${{WHEELS-{WHEEL}}}; do echo content >"$dir/$name"; done
+for name in ${{WHEELS-{WHEEL}}}; do cp "$MADE" "$dir/$name"; done
 exit ${{STATUS-0}}
 """
 
 
 @pytest.fixture
 def toolchain(
-    environment: Environment, tiny: Component, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Environment,
+    tiny: Component,
+    make_wheel: Callable[..., Path],
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """The stand-in in the environment's toolchain; returns the prefix of the files in which it notes what it saw."""
     python = environment.toolchain / "bin" / "python"
@@ -57,6 +63,8 @@ def toolchain(
     python.chmod(0o755)
     monkeypatch.setattr(backend, "project_root", lambda: tmp_path / "project")
     monkeypatch.setattr("archwright.build.require_space", lambda *words: None)
+    monkeypatch.setattr("archwright.inspection.components", lambda: {"tiny": tiny})
+    monkeypatch.setenv("MADE", str(make_wheel(tmp_path / WHEEL)))
     monkeypatch.setenv("TRACE", str(tmp_path / "trace"))
     monkeypatch.delenv("UNIT", raising=False)
     return tmp_path / "trace"
@@ -93,9 +101,33 @@ def test_a_wheel_is_moved_into_place_with_its_hash(build: Build, tmp_path: Path)
     (wheel,) = result.wheels
     assert wheel.path == tmp_path / "out" / WHEEL
     assert wheel.sha256 == sha256_of(wheel.path)
-    assert wheel.bytes == len("content\n")
-    assert [p.name for p in (tmp_path / "out").iterdir()] == [WHEEL], "nothing else is left in dist"
+    assert wheel.bytes == (tmp_path / WHEEL).stat().st_size
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["evidence", WHEEL], "nothing else is left in dist"
     assert json.dumps(result.as_dict(), default=str)
+
+
+def test_level_1_evidence_is_written_for_a_wheel_that_passed(build: Build, tmp_path: Path) -> None:
+    (wheel,) = build().wheels
+
+    record = json.loads(wheel.evidence.read_text())
+    assert wheel.evidence == tmp_path / "out" / "evidence" / f"{WHEEL}.level1.json"
+    assert (record["level"], record["claim"], record["wheel"]) == (1, "compiles", WHEEL)
+    assert record["sha256"] == sha256_of(wheel.path)
+    assert "AW418" in record["gates"]
+    assert any(text.startswith("correct") for text in record["not_verified"])
+
+
+def test_a_wheel_that_does_not_pass_replaces_nothing_and_leaves_no_evidence(
+    build: Build, make_wheel: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (good,) = build().wheels
+    before = good.path.read_bytes(), good.evidence.read_bytes()
+
+    (tmp_path / "bad").mkdir()
+    monkeypatch.setenv("MADE", str(make_wheel(tmp_path / "bad" / WHEEL, tamper=b"x")))
+
+    assert error_of(build).code == "AW416"
+    assert (good.path.read_bytes(), good.evidence.read_bytes()) == before
 
 
 def test_the_command_is_the_one_that_is_documented(build: Build, toolchain: Path, tiny: Component) -> None:
@@ -151,7 +183,7 @@ def test_an_earlier_wheel_of_the_same_version_goes_and_others_stay(build: Build,
     build()
 
     assert not older.exists()
-    assert len(list(out.iterdir())) == 3
+    assert len(list(out.glob("*.whl"))) == 3
 
 
 def test_a_failing_step_is_aw501_with_its_log(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +244,49 @@ def test_a_compile_error_shows_the_one_command(build: Build, unit: Callable[[str
 
 def test_d1_a_killed_compiler_is_aw502(build: Build, unit: Callable[[str], None]) -> None:
     unit("kill -9 $$")
-    assert error_of(build).code == "AW502"
+    error = error_of(build)
+    assert error.code == "AW502"
+    assert "retried alone" in error.found
+
+
+def test_d1_a_compiler_that_was_killed_once_is_retried_and_reported(
+    build: Build, unit: Callable[[str], None], tmp_path: Path
+) -> None:
+    unit(f"if [ ! -e {tmp_path}/died ]; then touch {tmp_path}/died; kill -9 $$; fi")
+    news: list[str] = []
+
+    result = build(Observer(news=news.append))
+
+    assert result.retried == ("tiny: csrc/api.cpp",)
+    assert (len(result.wheels), result.compiled) == (1, 1)
+    assert any("api.cpp was killed" in line and "alone" in line for line in news)
+
+
+def test_a_failure_is_told_at_once(build: Build, unit: Callable[[str], None]) -> None:
+    unit("exit 1")
+    news: list[str] = []
+    with pytest.raises(ArchwrightError):
+        build(Observer(news=news.append))
+    assert news == ["api.cpp failed"]
+
+
+def test_d1_what_was_compiled_is_recorded_for_the_next_plan(
+    build: Build,
+    unit: Callable[[str], None],
+    tiny: Component,
+    environment: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the build fails afterwards, too."""
+    toolchain = Toolchain.of(environment, SM100.gencodes)
+    unit('echo direct_cache_hit >"$CCACHE_STATSLOG"')
+    build()
+    assert measured_units(tiny, toolchain) == {}
+
+    unit("sleep 0.3")
+    monkeypatch.setenv("STATUS", "1")
+    error_of(build)
+    assert measured_units(tiny, toolchain)["csrc/api.cpp"].seconds >= 0.3
 
 
 def test_after_a_failure_the_same_command_works(build: Build, unit: Callable[[str], None]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from archwright import __version__, cli, plan
+from archwright import __version__, plan
 from archwright.cli import main
 from archwright.components import Component
 from archwright.doctor import Finding, Level
@@ -199,7 +199,6 @@ def test_the_plan_as_json(run: Run) -> None:
 def test_fetch_prints_where_the_sources_are(
     run: Run, tiny: Component, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "components", lambda: {"tiny": tiny})
     monkeypatch.setattr("archwright.components.components", lambda: {"tiny": tiny})
 
     status, out, err = run("fetch", "--json")
@@ -219,7 +218,7 @@ def test_doctor_ends_with_4_when_the_machine_is_not_fit(
     level: Level, status: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Finding("memory", level, "2 GiB", "10 GiB", "too little", "get more", "AW309")
-    monkeypatch.setattr(cli, "examine", lambda target, python=None: (finding,))
+    monkeypatch.setattr("archwright.doctor.examine", lambda target, python=None: (finding,))
 
     got, out, _ = run("doctor", "sm100")
     assert got == status
@@ -248,7 +247,7 @@ def test_an_error_text_with_brackets_is_shown_as_it_is(run: Run, monkeypatch: py
             "AW501", found="a[red]b", needed="n", why="w", fix="pip install x[y]", detail="std::array[/bold] [1]"
         )
 
-    monkeypatch.setattr(cli, "matrix", broken)
+    monkeypatch.setattr("archwright.components.matrix", broken)
     status, _, err = run("targets")
     assert status == 5
     for text in ("a[red]b", "x[y]", "std::array[/bold] [1]"):
@@ -259,7 +258,7 @@ def test_ctrl_c_is_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "matrix", interrupted)
+    monkeypatch.setattr("archwright.components.matrix", interrupted)
     assert run("targets")[0] == 130
 
 

@@ -143,9 +143,9 @@ def test_h2_paths_of_the_build_machine_are_mapped_away(configured: Configured, c
 
 def test_h2_names_of_device_code_do_not_depend_on_the_source_path(configured: Configured, component: str) -> None:
     device = [unit.path for unit in components()[component].units if unit.is_device]
+    fixed = f"--orig_src_path_name=/src/{component}"
     assert configured.calls("set_source_files_properties") == [
-        [f"/the/source/{path}", "PROPERTIES", "COMPILE_OPTIONS", f"-Xcudafe=--orig_src_path_name=/src/{component}/{path}"]
-        for path in device
+        [f"/the/source/{path}", "PROPERTIES", "COMPILE_OPTIONS", f"-Xcudafe={fixed}/{path}"] for path in device
     ]
 
 

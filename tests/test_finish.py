@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from packaging.utils import parse_wheel_filename
 
-from archwright import finish
+from archwright.abi import read_abi
 from archwright.backend import Request
 from archwright.components import Component
 from archwright.environment import Environment
 from archwright.errors import ArchwrightError
-from archwright.finish import Abi, finish_metadata, finish_wheel, read_abi
+from archwright.finish import BuildReport, finish_metadata, finish_wheel
 from archwright.sources import SourceTree
 from archwright.targets import target_table
 
@@ -102,7 +102,7 @@ Finish = Callable[..., Path]
 def done(tmp_path: Path, request_: Request, source: SourceTree) -> Finish:
     def call(path: Path, request: Request = request_, folder: str = "out") -> Path:
         facts: dict[str, Any] = {"target": "sm100", "tier": "official"}
-        return finish_wheel(path, tmp_path / folder, request, source, facts)
+        return finish_wheel(path, tmp_path / folder, request, source, facts, BuildReport(tmp_path / "rejected"))
 
     return call
 
@@ -196,12 +196,18 @@ def test_archwright_json_says_what_it_is_and_claims_nothing_more(
     assert record["gencodes"] == [], "no device code, so no claim about it"
 
 
-def test_a2_gencodes_are_recorded_when_there_is_device_code(
-    raw: Callable[..., Path], done: Finish, request_: Request
+def test_g5_aw411_a_wheel_without_its_kernels_is_kept_apart(
+    raw: Callable[..., Path], done: Finish, request_: Request, tmp_path: Path
 ) -> None:
+    """Its recipe has device code, and nothing of it is in the module."""
     component = replace(request_.component, units=(replace(request_.component.units[0], path="csrc/a.cu"),))
-    request = replace(request_, component=component, gencodes=SM100.gencodes[:1])
-    assert json.loads(read(done(raw(), request), f"{INFO}/archwright.json"))["gencodes"] == ["sm_100a"]
+    error = error_of(done, raw(), replace(request_, component=component), tmp_path / "out")
+
+    assert error.code == "AW411"
+    assert "no kernel at all; sm_100a, sm_103a expected" in error.found
+    (kept,) = (tmp_path / "rejected").glob("*.whl")
+    assert str(kept) in error.fix
+    assert json.loads(read(kept, f"{INFO}/archwright.json"))["gencodes"] == ["sm_100a", "sm_103a"]
 
 
 def test_the_sbom_is_valid_and_names_what_is_inside(raw: Callable[..., Path], done: Finish) -> None:
@@ -294,24 +300,3 @@ def test_the_abi_is_read_from_the_binary(raw: Callable[..., Path]) -> None:
     assert abi.platform.startswith("manylinux_2_")
     assert set(abi.needs) <= {"GLIBC", "GLIBCXX", "CXXABI"}
     assert abi.needs["GLIBC"].startswith("2.")
-
-
-@pytest.mark.parametrize(
-    ("needs", "fits"),
-    [
-        ({"GLIBC": "2.39", "GLIBCXX": "3.4.33", "CXXABI": "1.3.15"}, True),
-        ({"GLIBC": "2.9"}, True),
-        ({"GLIBC": "2.40"}, False),
-        ({"GLIBCXX": "3.4.34"}, False),
-        ({"GLIBCXX": "3.4.9"}, True),
-        ({"CXXABI": "1.3.16"}, False),
-        ({}, True),
-    ],
-)
-def test_versions_are_compared_as_numbers(needs: dict[str, str], fits: bool) -> None:
-    abi = Abi("manylinux_2_39_x86_64", needs)
-    if fits:
-        assert finish._check_floor(abi, FLOOR) is None
-    else:
-        with pytest.raises(ArchwrightError, match="AW402"):
-            finish._check_floor(abi, FLOOR)

@@ -11,7 +11,7 @@ from archwright import render
 from archwright.build import BuildResult, BuiltWheel
 from archwright.components import Unit, components
 from archwright.environment import Environment
-from archwright.plan import Plan, make_plan
+from archwright.plan import Limit, Plan, make_plan
 from archwright.pool import Measured
 from archwright.sources import SourceTree
 from archwright.targets import target_table
@@ -21,24 +21,24 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan(cache: Path) -> Plan:
     return make_plan(SM100, (components()["deep_ep"],), SM100.gencodes, jobs=2, memory_mib=8192)
 
 
 def test_a_folder_with_brackets_is_shown_as_it_is(environment: Environment, capsys: Capture) -> None:
     """Rich takes [bold] for markup."""
     odd = Path("/home/me/[bold]/x")
-    wheel = BuiltWheel("deep_ep", odd / "a.whl", "0" * 64, 2_000_000)
+    wheel = BuiltWheel("deep_ep", odd / "a.whl", "0" * 64, 2_000_000, odd / "a.json")
 
     render.show_environment(replace(environment, path=odd))
     render.show_sources([SourceTree("deep_ep", "2.5.0", "0" * 64, odd, {})])
     render.show_result(BuildResult("sm100", (wheel,), 1, 0, 0, 5.0))
 
-    assert capsys.readouterr().out.count(str(odd)) == 3
+    assert capsys.readouterr().out.count(str(odd)) == 4
 
 
 def test_a3_a_result_claims_no_more_than_that_it_compiled(capsys: Capture) -> None:
-    wheel = BuiltWheel("deep_ep", Path("/dist/a.whl"), "5" * 64, 2_000_000)
+    wheel = BuiltWheel("deep_ep", Path("/dist/a.whl"), "5" * 64, 2_000_000, Path("/dist/evidence/a.json"))
     render.show_result(BuildResult("sm100", (wheel,), 3, 1, 2, 61.2))
     out = capsys.readouterr().out
     for words in ("1 wheel ", "3 compiled", "1 from the compiler cache", "2 up to date", "5" * 64, "2.0 MB"):
@@ -58,6 +58,47 @@ def test_the_plan_of_host_files_mentions_no_gencode(plan: Plan, capsys: Capture)
     out = capsys.readouterr().out
     assert "0 device, 3 host" in out
     assert "sm_100a" not in out
+
+
+def test_d1_the_plan_shows_what_decided_and_what_else_was_found(plan: Plan, capsys: Capture) -> None:
+    jobs = (Limit("MAX_JOBS", 2, decides=True), Limit("cores of this process", 16))
+    memory = (Limit("cgroup /a[b] (limit 12.0 GiB)", 10240, decides=True), Limit("available on this machine", 65536))
+
+    render.show_plan(replace(plan, jobs_limits=jobs, memory_limits=memory))
+
+    out = " ".join(capsys.readouterr().out.split())
+    assert "85% of: cgroup /a[b] (limit 12.0 GiB) 10.0 GiB (found too: available on this machine 64.0 GiB)" in out
+    assert "MAX_JOBS 2 (found too: cores of this process 16)" in out
+
+
+def test_what_the_user_says_is_not_cut_by_a_share(plan: Plan, capsys: Capture) -> None:
+    render.show_plan(plan)
+    out = capsys.readouterr().out
+    assert "  --jobs 2" in out
+    assert "  --memory 8.0 GiB" in out
+    assert "85%" not in out
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "the recipes' figures: nothing was measured here yet"),
+        (2, "measured here for 2 of 3 files; the others as the recipes say"),
+        (3, "measured here for 3 of 3 files\n"),
+    ],
+)
+def test_the_plan_says_where_its_figures_come_from(count: int, words: str, plan: Plan, capsys: Capture) -> None:
+    render.show_plan(replace(plan, measured=count))
+    assert words in capsys.readouterr().out
+
+
+def test_d1_a_retried_file_is_shown(capsys: Capture) -> None:
+    result = BuildResult("sm100", (), 1, 0, 0, 5.0)
+    render.show_result(replace(result, retried=("flash_mla: a[1].cu",)))
+    assert "killed for memory, then compiled alone: flash_mla: a[1].cu" in capsys.readouterr().out
+
+    render.show_result(result)
+    assert "killed" not in capsys.readouterr().out
 
 
 def test_progress_is_one_line_a_file_on_standard_error(plan: Plan, capsys: Capture) -> None:

@@ -5,6 +5,7 @@ Slow (minutes; a cold build with one gencode takes the better part of half an ho
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -247,6 +249,117 @@ def test_pip_wheel_makes_the_same_wheel(wheels: dict[str, Path], environment: En
     (made,) = tmp_path.glob("*.whl")
     assert made.name == wheels["deep_ep"].name
     assert hashlib.sha256(made.read_bytes()).digest() == hashlib.sha256(wheels["deep_ep"].read_bytes()).digest()
+
+
+# ---------------------------------------------------------------------------------------------------- inspection
+
+
+def inspect(*words: str | Path, check: bool = True) -> dict:
+    run = archwright("inspect", "--json", *words, check=check)
+    return json.loads(run.stdout)
+
+
+def test_every_wheel_passes_inspection_and_has_evidence(wheels: dict[str, Path]) -> None:
+    found = inspect(*wheels.values())
+    assert found["passed"] and len(found["wheels"]) == 4
+    shown = json.loads(archwright("targets", "sm100", "--json").stdout)["cells"]
+    claims = {cell["component"]: [e["claim"] for e in cell["evidence"]] for cell in shown if cell["evidence"]}
+    assert claims.keys() == wheels.keys()
+    assert {claim for each in claims.values() for claim in each} == {"compiles"}
+
+
+def test_the_wheel_records_spills_and_instructions_of_every_kernel(wheels: dict[str, Path]) -> None:
+    """upstream.md: with nvcc 13.2 two head64 decode kernels spill 20 bytes."""
+    (found,) = inspect(wheels["flash_mla"])["wheels"]
+    assert all(kernel["spill_stores"] is not None for kernel in found["kernels"])
+    decode = [k for k in found["kernels"] if "head64" in k["name"] and "splitkv_mla_fp8" in k["name"]]
+    assert sorted((k["spill_stores"], k["spill_loads"]) for k in decode) == [(0, 0), (0, 0), (20, 28), (20, 28)]
+    assert all(k["instructions"]["tcgen05.mma"] and k["instructions"]["bulk copy"] for k in decode)
+
+
+def doctored(wheel: Path, folder: Path, change: Callable[[dict[str, bytes]], None], *, mend: bool = True) -> Path:
+    """A copy of `wheel` with its members changed; RECORD follows when `mend` is set, as a forger would do it."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    record = next(name for name in members if name.endswith(".dist-info/RECORD"))
+    if mend:
+        rows = []
+        for name, data in members.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.append(f"{record},," if name == record else f'"{name}",sha256={digest},{len(data)}')
+        members[record] = "\n".join([*rows, ""]).encode()
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / wheel.name, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return folder / wheel.name
+
+
+@pytest.fixture(scope="session")
+def library(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., bytes]:
+    """A tiny real library with one kernel, by the environment's nvcc, for the gencodes that are asked for."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "k.cu").write_text('extern "C" __global__ void k(float *p) { p[threadIdx.x] *= 2; }\n')
+
+    def build(*flags: str) -> bytes:
+        command = [environment.toolkit / "bin" / "nvcc", "-ccbin", environment.cxx, "-shared", "-cudart", "shared"]
+        command += ["-Xcompiler", "-fPIC,-fno-use-linker-plugin", f"-L{environment.toolkit / 'lib64'}", *flags]
+        subprocess.run([*map(str, command), "k.cu", "-o", "k.so"], check=True, cwd=folder)
+        return (folder / "k.so").read_bytes()
+
+    return build
+
+
+GENCODE = ("-gencode", "arch=compute_100a,code=sm_100a")
+FORGED = {
+    "one byte of the module": ("AW416", None),
+    "a module without its kernels": ("AW418", GENCODE),
+    "code for Hopper beside ours": ("AW411", (*GENCODE, "-gencode", "arch=compute_90a,code=sm_90a")),
+    "PTX": ("AW412", (*GENCODE, "-gencode", "arch=compute_100a,code=compute_100a")),
+    "relocatable device code": ("AW413", (*GENCODE, "-rdc=true")),
+    "a run path": ("AW403", (*GENCODE, "-Xlinker", "-rpath,/opt/nccl/lib")),
+}
+
+
+@pytest.mark.parametrize(("code", "flags"), FORGED.values(), ids=FORGED)
+def test_a_doctored_wheel_fails_with_the_right_code(
+    code: str, flags: tuple[str, ...] | None, wheels: dict[str, Path], library: Callable[..., bytes], tmp_path: Path
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        name = next(name for name in members if name.endswith(".so"))
+        members[name] = library(*flags) if flags else members[name][:-1] + bytes([members[name][-1] ^ 1])
+
+    wheel = doctored(wheels["flash_mla"], tmp_path / "forged", change, mend=flags is not None)
+    run = archwright("inspect", "--json", wheel, check=False)
+    assert run.returncode == 1
+    (found,) = json.loads(run.stdout)["wheels"]
+    assert code in {finding["code"] for finding in found["findings"] if not finding["passed"]}
+
+
+def test_f4_a_wheel_for_another_system_by_name_only(wheels: dict[str, Path], tmp_path: Path) -> None:
+    renamed = tmp_path / re.sub(r"manylinux_2_\d+", "manylinux_2_28", wheels["flash_mla"].name)
+    shutil.copy2(wheels["flash_mla"], renamed)
+    found = inspect(renamed, check=False)["wheels"][0]["findings"]
+    assert [finding["code"] for finding in found if not finding["passed"]] == ["AW414"]
+
+
+def test_inspection_needs_no_cuda(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """The tool's own environment, and nothing of CUDA on PATH."""
+    run = archwright("inspect", "--json", wheels["flash_mla"], env={"PATH": "/usr/bin:/bin"})
+    assert json.loads(run.stdout)["passed"]
+
+
+def test_h2_two_builds_are_identical(wheels: dict[str, Path]) -> None:
+    """Of the component that compiles fastest; the others by hand (docs/reproducibility.md)."""
+    run = archwright("repro", "sm100", "deep_ep", "--json")
+    found = json.loads(run.stdout)
+    assert found["identical"]
+    assert (
+        found["first"]["sha256"]
+        == found["second"]["sha256"]
+        == hashlib.sha256(wheels["deep_ep"].read_bytes()).hexdigest()
+    )
 
 
 # ------------------------------------------------------------------------------- a copy of the project, to break

@@ -22,11 +22,13 @@ from .cellock import cell_lock
 from .components import Component, components, select_cells
 from .environment import Environment, environment_of_prefix, use_nccl_root
 from .errors import ArchwrightError, fail
-from .finish import finish_metadata, finish_wheel
-from .plan import make_plan, scaled_units
-from .pool import Pool, remember_costs
+from .finish import BuildReport, finish_metadata, finish_wheel
+from .measured import Toolchain, remember, units_for
+from .plan import make_plan
+from .pool import Pool
 from .process import STRAY
 from .project import cache_dir, project_root
+from .ptxas import read_reports
 from .sources import SourceTree, fetch
 from .targets import Gencode, Target, Tier, select_gencodes, target_table
 from .toolkit import check_nvcc_floor
@@ -141,8 +143,8 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
         _check_toolchain(request)
         source = fetch(request.component, offline=bool(os.environ.get("ARCHWRIGHT_OFFLINE")))
         folder = build_folder(request.component, request.target, request.gencodes)
-        _shield_environment(request, source)
         with cell_lock(folder), _pool(request, source), tempfile.TemporaryDirectory() as scratch:
+            _shield_environment(request, source)  # only now: the pool's plan honours MAX_JOBS
             settings: dict[str, str | list[str]] = {
                 "build-dir": str(folder),
                 "cmake.args": f"-C{_initial_cache(folder, request, source)}",
@@ -150,8 +152,21 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
             }
             raw = build(scratch, settings)
             facts = json.loads((folder / "guard" / "_archwright.json").read_text())
-            wheel = finish_wheel(Path(scratch) / raw, Path(wheel_directory), request, source, facts)
+            report = _build_report(folder, request)
+            wheel = finish_wheel(Path(scratch) / raw, Path(wheel_directory), request, source, facts, report)
         return wheel.name
+
+
+def _build_report(folder: Path, request: Request) -> BuildReport:
+    """ptxas's words from the logs beside the objects, and the environment's disassembler."""
+    rejected = folder / "rejected"
+    if not request.component.has_device_code:
+        return BuildReport(rejected)
+    logs = sorted((folder / "CMakeFiles" / "extension.dir").rglob("*.o.log"))
+    disassembler = request.environment.toolkit / "bin" / "nvdisasm"  # not every release's packages have it
+    return BuildReport(
+        rejected, read_reports(logs), disassembler if disassembler.is_file() else None, folder / "sass.json"
+    )
 
 
 def _request(config_settings: Settings) -> Request:
@@ -228,16 +243,17 @@ def _pool(request: Request, source: SourceTree) -> Iterator[None]:
     if os.environ.get("ARCHWRIGHT_POOL"):
         yield
         return
-    plan = make_plan(request.target, (request.component,), request.gencodes)
-    costs = {str(source.path / unit.path): unit for unit in scaled_units(request.component, request.gencodes)}
-    with Pool(plan.jobs, plan.memory_mib, costs) as pool:
+    toolchain = Toolchain.of(request.environment, request.gencodes)
+    plan = make_plan(request.target, (request.component,), request.gencodes, toolchain=toolchain)
+    units = units_for(request.component, request.gencodes, toolchain)
+    costs = {str(source.path / unit.path): unit for unit in units}
+    with Pool(plan.jobs, plan.memory_mib, costs, on_news=lambda message: print(message, flush=True)) as pool:
         os.environ["ARCHWRIGHT_POOL"] = pool.address
         try:
             yield
         finally:
             del os.environ["ARCHWRIGHT_POOL"]
-            folder = build_folder(request.component, request.target, request.gencodes)
-            remember_costs(folder, source.path, pool.measured)
+            remember(toolchain, request.component, source.path, pool.measured)
 
 
 def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:

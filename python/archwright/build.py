@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,16 @@ from .cellock import HELD, cell_lock
 from .components import Component, Unit
 from .environment import Environment
 from .errors import fail
+from .evidence import evidence_path, write_evidence
 from .explain import explain_failure
-from .plan import Plan, scaled_units
-from .pool import Measured, Pool, remember_costs
+from .gates import gate_error
+from .inspection import inspect_wheel
+from .measured import Toolchain, remember, units_for
+from .plan import Plan
+from .pool import Measured, Pool
 from .process import clean_environment
 from .project import require_space, space_errors
-from .sources import fetch, sha256_of
+from .sources import fetch
 from .targets import Gencode, Target, Tier
 
 __all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels"]
@@ -51,11 +55,15 @@ class BuiltWheel:
     path: Path
     sha256: str
     bytes: int
+    evidence: Path
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build made: units compiled, taken from the compiler cache, and up to date; seconds are wall time."""
+    """What a build made: units compiled, taken from the compiler cache, and up to date; seconds are wall time.
+
+    `retried` names the units whose compiler was killed for memory and that were compiled again, alone.
+    """
 
     target: str
     wheels: tuple[BuiltWheel, ...]
@@ -63,6 +71,7 @@ class BuildResult:
     cached: int
     up_to_date: int
     seconds: float
+    retried: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -95,10 +104,11 @@ def build_wheels(
     require_space(out, 2 << 30, "objects and wheels")
     sources = {component.name: fetch(component, offline=options.offline) for component in chosen}
     folders = {component.name: build_folder(component, target, gencodes) for component in chosen}
+    toolchain = Toolchain.of(environment, gencodes)
     units = {
         str(sources[component.name].path / unit.path): Unit(f"{component.name}: {unit.path}", unit.seconds, unit.mib)
         for component in chosen
-        for unit in scaled_units(component, gencodes)
+        for unit in units_for(component, gencodes, toolchain)
     }
     with ExitStack() as stack:
         for name in sorted(folders):  # one order for everyone: two builds cannot wait for each other
@@ -106,16 +116,19 @@ def build_wheels(
         with space_errors(out):
             out.mkdir(parents=True, exist_ok=True)
         staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".staging-", dir=out)))
-        pool = stack.enter_context(Pool(plan.jobs, plan.memory_mib, units, observer.done))
+        pool = stack.enter_context(Pool(plan.jobs, plan.memory_mib, units, observer.done, observer.news))
         run = _Run(target, gencodes, environment, options, pool, staging, folders)
-        run.all(chosen, observer)
-        for name, folder in folders.items():
-            remember_costs(folder, sources[name].path, pool.measured)
+        try:
+            run.all(chosen, observer)
+        finally:  # what was compiled before a failure was measured too
+            for component in chosen:
+                remember(toolchain, component, sources[component.name].path, pool.measured)
         wheels = tuple(_publish(component, target, gencodes, environment, staging, out) for component in chosen)
     went = [measured for measured in pool.measured if measured.unit is not None]
     cached = sum(measured.cached for measured in went)
     seconds = time.monotonic() - start
-    return BuildResult(target.name, wheels, len(went) - cached, cached, len(units) - len(went), seconds)
+    counts = (len(went) - cached, cached, len(units) - len(went))
+    return BuildResult(target.name, wheels, *counts, seconds, tuple(pool.retried))
 
 
 class _Run:
@@ -141,17 +154,9 @@ class _Run:
         with ThreadPoolExecutor(len(chosen)) as threads, _interruptible():
             try:
                 pending = {threads.submit(self.one, component): component for component in chosen}
-                told = False
-                while pending:
-                    finished, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                    if self.pool.failure and not told:
-                        told = True
-                        source = Path(self.pool.failure.source).name
-                        observer.news(f"{source} failed; letting the {len(self.pool.running)} running compiles finish")
-                    for future in finished:
-                        component = pending.pop(future)
-                        future.result()
-                        observer.news(f"{component.name}: wheel made")
+                for future in as_completed(pending):
+                    future.result()
+                    observer.news(f"{pending[future].name}: wheel made")
             except KeyboardInterrupt:
                 self.end()
                 raise fail(
@@ -283,11 +288,17 @@ def _publish(
             why="a cell that was asked for is produced or is an error",
             fix=f"see {build_folder(component, target, gencodes) / 'build.log'}",
         )
+    inspection = inspect_wheel(found[0])  # as everybody will see it: by its name alone
+    if error := gate_error(inspection.findings, found[0].name):
+        raise error
     version = wheel_version(component, target, gencodes, environment.toolkit_release)
     for old in out.glob(f"{component.distribution.replace('-', '_')}-{version}-*.whl"):
+        evidence_path(old, 1).unlink(missing_ok=True)
         if old.name != found[0].name:
             old.unlink()
     path = out / found[0].name
     with space_errors(path):
         shutil.move(found[0], path)
-    return BuiltWheel(component.name, path, sha256_of(path), path.stat().st_size)
+    toolchain = {"nvcc": environment.nvcc, "gcc": environment.gcc, "torch": environment.torch}
+    evidence = write_evidence(path, inspection.as_dict(), {**toolchain, "environment": environment.digest})
+    return BuiltWheel(component.name, path, inspection.subject.wheel.sha256, path.stat().st_size, evidence)

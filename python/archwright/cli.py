@@ -6,81 +6,102 @@ import platform
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
+import click
 
-from . import __version__, render
-from .build import BuildOptions, build_wheels
-from .components import components, find_component, matrix, select_cells
-from .doctor import examine, is_fit
-from .environment import Installer, check_nccl_root, create_environment
+from . import __version__
 from .errors import ArchwrightError, Exit, fail
-from .plan import make_plan
+from .indexes import Installer
 from .project import project_root
-from .sources import fetch as fetch_source
-from .targets import select_gencodes, target_table
 from .ui import err, print_error, print_json
+
+# Everything else is imported by the command that uses it: `inspect` has to be done before `build`'s imports would be.
 
 __all__ = ["app", "main", "run"]
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="Wheels of DeepInfer's kernel libraries, for one accelerator architecture at a time.",
+_PATH = click.Path(path_type=Path)
+json_option = click.option("--json", is_flag=True, help="Print JSON and nothing else on standard output.")
+offline_option = click.option("--offline", is_flag=True, help="Use caches only; never the network.")
+python_option = click.option("--python", help="Path or version of the Python to build for.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+target_argument = click.argument("target")
+names_argument = click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+gencode_option = click.option(
+    "--gencode", multiple=True, help="Build device code for this one only (repeatable).", metavar="SM"
 )
-env_app = typer.Typer(no_args_is_help=True, help="Locked environments.")
-app.add_typer(env_app, name="env")
+experimental_option = click.option("--experimental", is_flag=True, help="Allow experimental targets.")
+installer_option = click.option(
+    "--installer",
+    type=click.Choice(list(Installer)),
+    default=Installer.UV,
+    show_default=True,
+    help="What installs the locked packages.",
+)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Use caches only; never the network.")]
-Python = Annotated[str | None, typer.Option("--python", help="Path or version of the Python to build for.")]
-TargetName = Annotated[str, typer.Argument(metavar="TARGET", help="sm100, sm90 or ascend950.")]
-Names = Annotated[list[str] | None, typer.Argument(metavar="[COMPONENT]...")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show tracebacks of errors.")]
+
+@click.group(name="archwright", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="archwright %(version)s")
+def app() -> None:
+    """Wheels of DeepInfer's kernel libraries, for one accelerator architecture at a time."""
 
 
-@app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    if version:
-        print(f"archwright {__version__}")
-        raise typer.Exit
+@app.group()
+def env() -> None:
+    """Locked environments."""
 
 
 @app.command()
-def targets(
-    target: Annotated[str | None, typer.Argument(metavar="[TARGET]")] = None,
-    json: Json = False,
-    verbose: Verbose = False,
-) -> None:
+@click.argument("target", required=False)
+@json_option
+@verbose_option
+def targets(target: str | None, json: bool, verbose: bool) -> None:
     """Show the matrix of cells: component x target x processor, with tier and reasons."""
+    from . import render
+    from .components import matrix
+    from .evidence import read_evidence
+    from .targets import target_table
+
     chosen = target_table().find(target) if target else None
     cells = [cell for cell in matrix() if chosen is None or cell.target == chosen.name]
     shown = [t for t in target_table().targets.values() if chosen is None or t is chosen]
+    evidence = [record for t in shown for record in read_evidence(_output_root() / "dist" / t.name)]
     if json:
-        print_json(render.matrix_as_dict(shown, cells))
+        print_json(render.matrix_as_dict(shown, cells, evidence))
     else:
-        render.show_matrix(shown, cells)
+        render.show_matrix(shown, cells, evidence)
 
 
 @app.command()
-def doctor(target: TargetName, python: Python = None, json: Json = False, verbose: Verbose = False) -> None:
+@target_argument
+@python_option
+@json_option
+@verbose_option
+def doctor(target: str, python: str | None, json: bool, verbose: bool) -> int:
     """Check in seconds whether this machine is fit to build TARGET."""
+    from . import render
+    from .doctor import examine, is_fit
+    from .targets import target_table
+
     chosen = target_table().find(target)
     findings = examine(chosen, python=python)
     if json:
         print_json({"target": chosen.name, "fit": is_fit(findings), "findings": [f.as_dict() for f in findings]})
     else:
         render.show_findings(chosen.name, findings)
-    if not is_fit(findings):
-        raise typer.Exit(Exit.UNFIT)
+    return Exit.DONE if is_fit(findings) else Exit.UNFIT
 
 
 @app.command()
-def fetch(names: Names = None, offline: Offline = False, json: Json = False, verbose: Verbose = False) -> None:
+@names_argument
+@offline_option
+@json_option
+@verbose_option
+def fetch(names: tuple[str, ...], offline: bool, json: bool, verbose: bool) -> None:
     """Fetch, verify, unpack and patch the sources (of all components, or of those named)."""
+    from . import render
+    from .components import components, find_component
+    from .sources import fetch as fetch_source
+
     trees = []
     for component in [find_component(name) for name in names or components()]:
         if not json:
@@ -92,16 +113,19 @@ def fetch(names: Names = None, offline: Offline = False, json: Json = False, ver
         render.show_sources(trees)
 
 
-@env_app.command("create")
-def env_create(
-    target: TargetName,
-    python: Python = None,
-    installer: Annotated[Installer, typer.Option(help="What installs the locked packages.")] = Installer.UV,
-    offline: Offline = False,
-    json: Json = False,
-    verbose: Verbose = False,
-) -> None:
+@env.command("create")
+@target_argument
+@python_option
+@installer_option
+@offline_option
+@json_option
+@verbose_option
+def env_create(target: str, python: str | None, installer: Installer, offline: bool, json: bool, verbose: bool) -> None:
     """Create the locked environment of TARGET in the cache, or find it complete."""
+    from . import render
+    from .environment import create_environment
+    from .targets import target_table
+
     environment = create_environment(
         target_table().find(target),
         python=python,
@@ -116,30 +140,51 @@ def env_create(
 
 
 @app.command()
+@target_argument
+@names_argument
+@gencode_option
+@click.option("--out", type=_PATH, help="Folder for the wheels. Default: dist/<target>.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: the cores that may be used.")
+@click.option("--memory", type=float, help="GiB to plan with. Default: 85 % of what may be used.")
+@experimental_option
+@click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")
+@click.option("--no-wait", is_flag=True, help="Fail when another build holds a cell.")
+@click.option("--no-compiler-cache", "no_cache", is_flag=True, help="Do not use ccache or sccache.")
+@click.option("--nccl-root", type=_PATH, help="Use this NCCL instead of the locked one.")
+@installer_option
+@python_option
+@offline_option
+@json_option
+@verbose_option
 def build(
-    target: TargetName,
-    names: Names = None,
-    gencode: Annotated[list[str] | None, typer.Option(help="Build device code for this one only (repeatable).")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the wheels. Default: dist/<target>.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Compiles at once. Default: the cores that may be used.")
-    ] = None,
-    memory: Annotated[float | None, typer.Option(help="GiB to plan with. Default: 85 % of what may be used.")] = None,
-    experimental: Annotated[bool, typer.Option("--experimental", help="Allow experimental targets.")] = False,
-    plan_only: Annotated[bool, typer.Option("--plan", help="Print the plan and stop.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Fail when another build holds a cell.")] = False,
-    no_cache: Annotated[bool, typer.Option("--no-compiler-cache", help="Do not use ccache or sccache.")] = False,
-    nccl_root: Annotated[Path | None, typer.Option(help="Use this NCCL instead of the locked one.")] = None,
-    installer: Annotated[Installer, typer.Option(help="What installs the locked packages.")] = Installer.UV,
-    python: Python = None,
-    offline: Offline = False,
-    json: Json = False,
-    verbose: Verbose = False,
+    target: str,
+    names: tuple[str, ...],
+    gencode: tuple[str, ...],
+    out: Path | None,
+    jobs: int | None,
+    memory: float | None,
+    experimental: bool,
+    plan_only: bool,
+    no_wait: bool,
+    no_cache: bool,
+    nccl_root: Path | None,
+    installer: Installer,
+    python: str | None,
+    offline: bool,
+    json: bool,
+    verbose: bool,
 ) -> None:
     """Build wheels for TARGET: plan, environment, compile, check. Resumes where an earlier run stopped."""
+    from . import render
+    from .build import BuildOptions, build_wheels
+    from .components import select_cells
+    from .environment import check_nccl_root, create_environment
+    from .plan import make_plan
+    from .targets import select_gencodes, target_table
+
     chosen_target = target_table().find(target)
-    chosen = select_cells(chosen_target, tuple(names or ()), platform.machine(), experimental=experimental)
-    gencodes = select_gencodes(chosen_target, tuple(gencode or ()))
+    chosen = select_cells(chosen_target, names, platform.machine(), experimental=experimental)
+    gencodes = select_gencodes(chosen_target, gencode)
     plan = make_plan(
         chosen_target, chosen, gencodes, jobs=jobs, memory_mib=int(memory * 1024) if memory is not None else None
     )
@@ -168,6 +213,91 @@ def build(
         render.show_result(result)
 
 
+@app.command()
+@click.argument("wheels", metavar="WHEEL...", nargs=-1, type=_PATH)
+@click.option("--sass", is_flag=True, help="Disassemble and count instructions (nvdisasm or cuobjdump on PATH).")
+@click.option("--html", type=_PATH, metavar="FILE", help="Also write one HTML page to FILE.")
+@click.option("--compare", nargs=2, type=_PATH, metavar="OLD NEW", help="Show what changed, kernel by kernel.")
+@click.option("--write-budget", is_flag=True, help="Write the wheels' figures into their kernel budget files.")
+@json_option
+@verbose_option
+def inspect(
+    wheels: tuple[Path, ...],
+    sass: bool,
+    html: Path | None,
+    compare: tuple[Path, Path] | None,
+    write_budget: bool,
+    json: bool,
+    verbose: bool,
+) -> int:
+    """Show what is inside wheels, kernel by kernel, and check it: exit status 1 when a gate fails."""
+    from . import inspecting
+
+    if bool(wheels) == bool(compare):
+        raise fail(
+            "AW109",
+            found="neither wheels nor --compare" if compare is None else "wheels beside --compare",
+            needed="`archwright inspect WHEEL...` or `archwright inspect --compare OLD NEW`",
+            why="nothing was done",
+            fix="name the wheels, for example dist/sm100/*.whl",
+        )
+    if compare:
+        inspecting.compare_wheels(*compare, sass=sass, as_json=json)
+        return Exit.DONE
+    return inspecting.inspect_wheels(wheels, sass=sass, html=html, write_budget=write_budget, as_json=json)
+
+
+@app.command()
+@target_argument
+@click.argument("name", metavar="COMPONENT")
+@gencode_option
+@click.option("--keep", is_flag=True, help="Keep both wheels, both copies and the logs.")
+@experimental_option
+@installer_option
+@python_option
+@offline_option
+@json_option
+@verbose_option
+def repro(
+    target: str,
+    name: str,
+    gencode: tuple[str, ...],
+    keep: bool,
+    experimental: bool,
+    installer: Installer,
+    python: str | None,
+    offline: bool,
+    json: bool,
+    verbose: bool,
+) -> int:
+    """Build COMPONENT twice in different surroundings and compare the wheels byte by byte."""
+    from . import render
+    from .components import select_cells
+    from .environment import create_environment
+    from .repro import check_reproducible
+    from .targets import select_gencodes, target_table
+
+    chosen = target_table().find(target)
+    (component,) = select_cells(chosen, (name,), platform.machine(), experimental=experimental)
+    gencodes = select_gencodes(chosen, gencode)
+
+    def news(message: str) -> None:
+        if not json:
+            err.print(message, style="dim", markup=False)
+
+    environment = create_environment(chosen, python=python, installer=installer, offline=offline, report=news)
+    result = check_reproducible(
+        chosen, component, gencodes, environment, offline=offline, keep=keep, installer=installer, news=news
+    )
+    if json:
+        print_json(result.as_dict())
+    else:
+        render.show_repro(result)
+    if (error := result.error()) and not json:
+        raise error
+    return error.exit if error else Exit.DONE
+
+
 def _output_root() -> Path:
     root_folder = project_root()
     return root_folder if (root_folder / "pyproject.toml").is_file() else Path.cwd()
@@ -178,21 +308,17 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
     try:
-        return int(app(args=words, standalone_mode=False, prog_name="archwright") or Exit.DONE)
+        return int(app.main(args=words, standalone_mode=False) or Exit.DONE)
     except ArchwrightError as error:
         return _report(error, as_json, words)
-    except typer.Exit as leave:
-        return int(leave.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         err.print("interrupted")
         return int(Exit.INTERRUPTED)
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("click", "typer"):
-            raise
+    except click.ClickException as error:
         return _report_usage(error, as_json)
 
 
-def _report_usage(error: Any, as_json: bool) -> int:
+def _report_usage(error: click.ClickException, as_json: bool) -> int:
     """A misspelt option, value or command, found by the command line parser."""
     if as_json:
         said = error.format_message()

@@ -72,6 +72,9 @@ class Component:
     requires: tuple[str, ...]
     license_files: tuple[str, ...]
     wheel_expect: tuple[str, ...]
+    wheel_ptx: tuple[str, ...]
+    wheel_paths: tuple[str, ...]
+    max_mib: float
     extension: str | None
     nvcc_floor: str | None
     units: tuple[Unit, ...]
@@ -189,6 +192,9 @@ def _load(path: Path) -> Component:
         requires=tuple(wheel["requires"]),
         license_files=tuple(wheel.get("licenses", ())),
         wheel_expect=tuple(wheel["expect"]),
+        wheel_ptx=tuple(wheel.get("ptx", ())),
+        wheel_paths=tuple(wheel.get("paths", ())),
+        max_mib=wheel["max_mib"],
         extension=data.get("extension"),
         nvcc_floor=data.get("nvcc_floor"),
         units=tuple(Unit(**unit) for unit in data.get("units", ())),

@@ -19,7 +19,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from packaging.version import Version
 
 from .compiler import HostCompiler, choose_compiler
 from .errors import ArchwrightError, fail
-from .indexes import index_settings
+from .indexes import Installer, index_settings
 from .interpreter import Interpreter, find_python
 from .process import CommandFailed, clean_environment, run
 from .project import cache_dir, project_root, require_space, space_errors
@@ -47,12 +46,6 @@ __all__ = [
     "has_locks",
     "use_nccl_root",
 ]
-
-
-class Installer(StrEnum):
-    UV = "uv"
-    PIP = "pip"
-
 
 _RECIPE = 5  # raise when the layout changes
 _SPACE = 9 << 30  # both prefixes, unpacked, when nothing can be hard-linked from the installer's cache

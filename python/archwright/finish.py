@@ -8,174 +8,148 @@ from __future__ import annotations
 import base64
 import email
 import email.policy
-import fnmatch
 import hashlib
-import io
 import json
 import os
+import shutil
+import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
 from packaging.utils import parse_wheel_filename
 
 from . import __version__
+from .abi import Abi, read_abi
 from .components import Component
-from .errors import fail
+from .elf import Damaged
+from .errors import ArchwrightError, fail
+from .gates import gate_error, missing_files
+from .inspection import Promise, inspect_wheel, summary_of
+from .kernels import DeviceCode, read_device_code
 from .project import space_errors
+from .ptxas import Report
+from .sass import count_instructions
 
 if TYPE_CHECKING:
     from .backend import Request
     from .sources import SourceTree
 
-__all__ = ["EXTERNAL", "Abi", "finish_metadata", "finish_wheel", "read_abi"]
-
-#: Libraries that stay outside the wheel: torch's, CUDA's, the driver's, NCCL's and CANN's.
-EXTERNAL = frozenset(
-    [
-        "libtorch*.so",
-        "libc10*.so",
-        "libcuda.so.1",
-        "libcudart.so.13",
-        "libnvrtc*.so.*",
-        "libcublas*.so.*",
-        "libnccl.so.2",
-        "libtorch_npu.so",
-        "libascend*.so",
-        "libhccl.so",
-    ]
-)
+__all__ = ["BuildReport", "finish_metadata", "finish_wheel"]
 
 _UNFOLDED = email.policy.compat32.clone(max_line_length=None)
 
 
 @dataclass(frozen=True)
-class Abi:
-    """What a wheel's binaries need: the platform tag, and the newest symbol version of each family."""
+class BuildReport:
+    """What a build knows beyond the wheel: ptxas's words, a disassembler with its memory of counts, and where a wheel
+    goes that does not pass the gates, to be looked at.
+    """
 
-    platform: str
-    needs: dict[str, str]
+    rejected: Path
+    ptxas: Mapping[tuple[str, str], Report] = field(default_factory=dict)
+    disassembler: Path | None = None
+    counts: Path | None = None
 
 
-def finish_wheel(raw: Path, folder: Path, request: Request, source: SourceTree, facts: Mapping[str, Any]) -> Path:
+def finish_wheel(
+    raw: Path,
+    folder: Path,
+    request: Request,
+    source: SourceTree,
+    facts: Mapping[str, Any],
+    report: BuildReport,
+) -> Path:
     """Write the finished wheel into `folder`, atomically, and return its path.
 
-    Raises AW401 (files missing), AW402 (symbol versions above the target's floor), AW403 (RPATH leaves the wheel).
+    Raises the error of the first gate that it does not pass (docs/inspection.md), AW402 when no platform tag fits, and
+    AW420 when its device code cannot be read. `folder` is left as it was then; a wheel that exists is in
+    `report.rejected`.
     """
-    from .sbom import make_sbom  # slow to import, and not needed for the metadata alone
-
     component = request.component
     with zipfile.ZipFile(raw) as wheel:
         members = {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
     info = next(name.partition("/")[0] for name in members if name.partition("/")[0].endswith(".dist-info"))
-    _check_expected(component, members)
-    _check_rpath(members)
+    if missing := missing_files(component, members):
+        raise _incomplete(component.name, missing)
     abi = read_abi(raw)
-    _check_floor(abi, request.target.floor)
-
-    licenses = {f"{info}/licenses/{name}": (source.path / name).read_bytes() for name in component.license_files}
+    if abi.platform.startswith("linux_"):
+        raise _no_platform(abi)
+    try:
+        code = read_device_code(members).with_reports(report.ptxas)
+        if report.disassembler:
+            code = count_instructions(code, members, report.disassembler, report.counts)
+    except Damaged as error:
+        raise _damaged(component.name, error) from error
     del members[f"{info}/RECORD"]
-    members |= licenses
+    members |= {f"{info}/licenses/{name}": (source.path / name).read_bytes() for name in component.license_files}
     members[f"{info}/METADATA"] = _with_licenses(members[f"{info}/METADATA"], component.license_files)
     _, version, _, tags = parse_wheel_filename(raw.name)
     tag = next(iter(tags))
     members[f"{info}/WHEEL"] = _with_tag(members[f"{info}/WHEEL"], f"{tag.interpreter}-{tag.abi}-{abi.platform}")
-    needed = sorted({value for _, tag, value in _dynamic_tags(members) if tag == "DT_NEEDED"})
-    record = _record(request, source, facts, abi, needed)
+    record = _record(request, source, facts, abi, code)
     members[f"{info}/archwright.json"] = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
-    members[f"{info}/sboms/{component.distribution}.cdx.json"] = make_sbom(request, source, _epoch()).encode()
+    members[f"{info}/sboms/{component.distribution}.cdx.json"] = _sbom(request, source)
+    arches = tuple(g.name for g in request.gencodes)
+    promise = Promise(component, request.target, arches, request.environment.toolkit_release)
     final = folder / f"{raw.name.split('-')[0]}-{version}-{tag.interpreter}-{tag.abi}-{abi.platform}.whl"
     with space_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
-        partial = final.with_suffix(".partial")
-        try:
-            _write_wheel(partial, members, info)
-            partial.replace(final)
-        finally:
-            partial.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unchecked-", dir=folder) as unchecked:
+            written = Path(unchecked) / final.name
+            _write_wheel(written, members, info)
+            report.rejected.mkdir(parents=True, exist_ok=True)
+            (report.rejected / final.name).unlink(missing_ok=True)
+            if failed := gate_error(inspect_wheel(written, promise=promise).findings, final.name):
+                kept = shutil.move(written, report.rejected / final.name)
+                raise replace(failed, fix=f"{failed.fix}. The wheel is kept: {kept}")
+            written.replace(final)
     return final
+
+
+def _incomplete(component: str, missing: list[str]) -> ArchwrightError:
+    """Before anything else: without its binaries a wheel has no platform."""
+    return fail(
+        "AW401",
+        found=f"a wheel of {component} without {', '.join(missing)}",
+        needed="every file that the recipe expects",
+        why="a step of the build produced nothing without failing",
+        fix="delete the build folder of the component and build again; if it persists, the recipe is wrong",
+    )
+
+
+def _no_platform(abi: Abi) -> ArchwrightError:
+    return fail(
+        "AW402",
+        found=f"platform {abi.platform}: no manylinux policy fits; needs {abi.needs}",
+        needed="libraries and symbol versions that some manylinux policy allows",
+        why="the wheel would not load on systems that the target promises",
+        fix="build with the provisioned compiler and its sysroot: unset CXX, and take a newer g++ off PATH",
+    )
+
+
+def _damaged(component: str, error: Damaged) -> ArchwrightError:
+    return fail(
+        "AW420",
+        found=f"the wheel of {component}: {error}",
+        needed="binaries that can be read whole",
+        why="what cannot be read cannot be vouched for",
+        fix="delete the build folder of the component and build again",
+    )
+
+
+def _sbom(request: Request, source: SourceTree) -> bytes:
+    from .sbom import make_sbom  # slow to import, and not needed for the metadata alone
+
+    return make_sbom(request, source, _epoch()).encode()
 
 
 def finish_metadata(path: Path, component: Component) -> None:
     """Make the METADATA file that was prepared before the build equal to the finished wheel's."""
     path.write_bytes(_with_licenses(path.read_bytes(), component.license_files))
-
-
-def read_abi(wheel: Path) -> Abi:
-    """Let auditwheel say what the binaries of `wheel` need. Libraries in `EXTERNAL` are left out by name."""
-    from auditwheel.architecture import Architecture  # slow to import, and not needed for the metadata alone
-    from auditwheel.libc import Libc
-    from auditwheel.wheel_abi import analyze_wheel_abi
-
-    architecture = Architecture(os.uname().machine)
-    found = analyze_wheel_abi(Libc.GLIBC, architecture, wheel, EXTERNAL, disable_isa_ext_check=True, allow_graft=False)
-    needs: dict[str, str] = {}
-    for versions in found.versioned_symbols.values():
-        for version in versions:
-            family, _, number = version.partition("_")
-            if family in ("GLIBC", "GLIBCXX", "CXXABI") and number[:1].isdigit():
-                needs[family] = max(needs.get(family, "0"), number, key=_numbers)
-    return Abi(found.overall_policy.name, dict(sorted(needs.items())))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
-
-
-def _check_expected(component: Component, members: Iterable[str]) -> None:
-    names = list(members)
-    missing = [p for p in component.wheel_expect if not fnmatch.filter(names, p)]
-    if missing:
-        raise fail(
-            "AW401",
-            found=f"a wheel of {component.name} without {', '.join(missing)}",
-            needed="every file that the recipe expects",
-            why="a step of the build produced nothing without failing",
-            fix="delete the build folder of the component and build again; if it persists, the recipe is wrong",
-        )
-
-
-def _dynamic_tags(members: Mapping[str, bytes]) -> Iterator[tuple[str, str, str]]:
-    """Each (member, tag, value) of the ELF files' DT_NEEDED, DT_RPATH and DT_RUNPATH."""
-    attributes = {"DT_NEEDED": "needed", "DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
-    for name, data in members.items():
-        if data[:4] != b"\x7fELF":
-            continue
-        for section in ELFFile(io.BytesIO(data)).iter_sections():
-            if isinstance(section, DynamicSection):
-                for tag in section.iter_tags():
-                    if tag.entry.d_tag in attributes:
-                        yield name, tag.entry.d_tag, getattr(tag, attributes[tag.entry.d_tag])
-
-
-def _check_rpath(members: Mapping[str, bytes]) -> None:
-    for name, tag, value in _dynamic_tags(members):
-        if tag != "DT_NEEDED" and any(not part.startswith("$ORIGIN") for part in value.split(":")):
-            raise fail(
-                "AW403",
-                found=f"{name} with {tag} {value}",
-                needed="no run path, or one inside the wheel ($ORIGIN)",
-                why="it would load libraries from the build machine's folders on another machine",
-                fix="take the option that adds it out of the component's CMakeLists.txt",
-            )
-
-
-def _check_floor(abi: Abi, floor: Mapping[str, str]) -> None:
-    limits = {"GLIBC": floor["glibc"], "GLIBCXX": floor["GLIBCXX"], "CXXABI": floor["CXXABI"]}
-    above = [f"{f}_{v} (floor {limits[f]})" for f, v in abi.needs.items() if _numbers(v) > _numbers(limits[f])]
-    if above or abi.platform.startswith("linux_"):
-        raise fail(
-            "AW402",
-            found=", ".join(above) or f"platform {abi.platform}: no manylinux policy fits",
-            needed="symbol versions up to " + ", ".join(f"{f}_{v}" for f, v in limits.items()),
-            why="the wheel would not load on systems that the target promises",
-            fix="build with the provisioned compiler and its sysroot: unset CXX, and take a newer g++ off PATH",
-        )
 
 
 def _with_licenses(metadata: bytes, names: tuple[str, ...]) -> bytes:
@@ -196,7 +170,7 @@ def _with_tag(text: bytes, tag: str) -> bytes:
 
 
 def _record(
-    request: Request, source: SourceTree, facts: Mapping[str, Any], abi: Abi, needed: list[str]
+    request: Request, source: SourceTree, facts: Mapping[str, Any], abi: Abi, code: DeviceCode
 ) -> dict[str, Any]:
     """`archwright.json`: what this wheel is and how it was made. No path, time or host name."""
     environment = request.environment
@@ -217,9 +191,14 @@ def _record(
             "python": environment.python,
             "locks": environment.locks,
         },
-        "abi": {"platform": abi.platform, "needs": abi.needs, "libraries": needed},
+        "abi": {
+            "platform": abi.platform,
+            "needs": abi.needs,
+            "libraries": sorted({name for binary in code.binaries for name in binary.dynamic.needed}),
+        },
+        "kernels": summary_of(code),
         "claims": {
-            "compiles": "this wheel was compiled",
+            "compiles": "this wheel was compiled and passed inspection",
             "correct": "not verified here: no device",
             "performs": "not verified here: no device",
         },

@@ -10,8 +10,16 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from enum import StrEnum
 
-__all__ = ["IndexSettings", "index_settings"]
+__all__ = ["IndexSettings", "Installer", "index_settings"]
+
+
+class Installer(StrEnum):
+    """What installs the locked packages."""
+
+    UV = "uv"
+    PIP = "pip"
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,11 +16,15 @@ from .build import BuildResult, Observer
 from .components import Cell, CellState
 from .doctor import Finding, Level, is_fit
 from .environment import Environment
-from .plan import Plan
+from .evidence import Evidence
+from .plan import MEMORY_SHARE, Limit, Plan
 from .pool import Measured
 from .sources import SourceTree
 from .targets import Target
 from .ui import err, out
+
+if TYPE_CHECKING:
+    from .repro import ReproResult
 
 __all__ = [
     "matrix_as_dict",
@@ -29,6 +33,7 @@ __all__ = [
     "show_findings",
     "show_matrix",
     "show_plan",
+    "show_repro",
     "show_result",
     "show_sources",
 ]
@@ -37,7 +42,7 @@ _STATE_STYLE = {CellState.BUILD: "green", CellState.EXPERIMENTAL: "yellow", Cell
 _LEVEL_MARK = {Level.OK: "[green]ok[/]  ", Level.NOTE: "[yellow]note[/]", Level.FAIL: "[bold red]FAIL[/]"}
 
 
-def matrix_as_dict(shown: Sequence[Target], cells: Sequence[Cell]) -> dict[str, Any]:
+def matrix_as_dict(shown: Sequence[Target], cells: Sequence[Cell], evidence: Sequence[Evidence]) -> dict[str, Any]:
     return {
         "targets": [
             {
@@ -52,23 +57,33 @@ def matrix_as_dict(shown: Sequence[Target], cells: Sequence[Cell]) -> dict[str, 
             for target in shown
         ],
         "cells": [
-            {**asdict(cell), "state": str(cell.state), "available": cell.available, "evidence": []} for cell in cells
+            {
+                **asdict(cell),
+                "state": str(cell.state),
+                "available": cell.available,
+                "evidence": [record.as_dict() for record in evidence if record.is_about(cell)],
+            }
+            for cell in cells
         ],
     }
 
 
-def show_matrix(shown: Sequence[Target], cells: Sequence[Cell]) -> None:
+def show_matrix(shown: Sequence[Target], cells: Sequence[Cell], evidence: Sequence[Evidence]) -> None:
     for target in shown:
         devices = ", ".join(name for names in target.devices.values() for name in names)
         table = Table(title=f"{target.name}: {target.title} ({target.tier}; {devices})", title_justify="left")
-        for heading in ("component", "processor", "state", "why, or what is missing"):
+        for heading in ("component", "processor", "state", "shown here", "why, or what is missing"):
             table.add_column(heading, overflow="fold")
         for cell in (c for c in cells if c.target == target.name):
             today = "" if cell.available else " (not yet)" if cell.pending else ""
             state = f"[{_STATE_STYLE[cell.state]}]{cell.state}{today}[/]"
-            table.add_row(cell.component, cell.processor, state, escape(cell.reason or cell.pending))
+            claims = ", ".join(dict.fromkeys(record.claim for record in evidence if record.is_about(cell))) or "-"
+            table.add_row(cell.component, cell.processor, state, claims, escape(cell.reason or cell.pending))
         out.print(table)
-    out.print("evidence: level 1 (compiles) is what a build shows; correct and performs: not verified here (no device)")
+    out.print(
+        "shown here: by evidence beside the wheels in dist/ (compiles: built and passed inspection); "
+        "correct and performs: not verified here (no device)"
+    )
 
 
 def show_findings(target: str, findings: Sequence[Finding]) -> None:
@@ -106,10 +121,31 @@ def show_plan(plan: Plan) -> None:
     out.print(
         f"  memory     up to {plan.peak_mib / 1024:.1f} of {plan.memory_mib / 1024:.1f} GiB; largest: {plan.largest}"
     )
+    out.print(f"             {_memory_limits(plan)}", markup=False)
     out.print(f"  jobs       {plan.jobs}, longest files first, one pool over all components")
+    out.print(f"             {_limits(plan.jobs_limits, str)}", markup=False)
+    out.print(f"  costs      {_costs(plan)}")
     out.print(
         f"  estimate   {_minutes(plan.estimate)} when nothing is built yet ({_minutes(plan.cpu_seconds)} of one core)"
     )
+
+
+def _memory_limits(plan: Plan) -> str:
+    share = "" if plan.memory_limits[0].source == "--memory" else f"{MEMORY_SHARE:.0%} of: "
+    return share + _limits(plan.memory_limits, lambda mib: f"{mib / 1024:.1f} GiB")
+
+
+def _limits(limits: Sequence[Limit], show: Callable[[int], str]) -> str:
+    """The limit that decided, then what else was found."""
+    first, *others = (f"{limit.source} {show(limit.allows)}" for limit in limits)
+    return first + (f" (found too: {', '.join(others)})" if others else "")
+
+
+def _costs(plan: Plan) -> str:
+    if plan.measured == 0:
+        return "the recipes' figures: nothing was measured here yet"
+    others = "; the others as the recipes say" if plan.measured < plan.files else ""
+    return f"measured here for {plan.measured} of {plan.files} files{others}"
 
 
 def show_result(result: BuildResult) -> None:
@@ -119,7 +155,12 @@ def show_result(result: BuildResult) -> None:
     for wheel in result.wheels:
         out.print(f"  {escape(str(wheel.path))}  {wheel.bytes / 1e6:.1f} MB")
         out.print(f"    sha256 {wheel.sha256}", style="dim")
-    out.print("  compiles: shown by this build. correct, performs: not verified here (no device)", style="dim")
+        out.print(f"    evidence {escape(str(wheel.evidence))}", style="dim")
+    for name in result.retried:
+        out.print(f"  killed for memory, then compiled alone: {name}", style="yellow", markup=False)
+    out.print(
+        "  compiles: shown by this build, and inspected. correct, performs: not verified here (no device)", style="dim"
+    )
 
 
 @contextlib.contextmanager
@@ -148,7 +189,7 @@ def progress(plan: Plan, *, quiet: bool) -> Iterator[Observer]:
         # until enough is done to measure this machine's pace, the plan knows better
         left = spent / share - spent if share > 0.1 else max(0.0, plan.estimate - spent)
         what = "cache" if measured.cached else f"{measured.seconds:.0f} s, {measured.mib / 1024:.1f} GiB"
-        line = f"[{count}/{plan.device_files + plan.host_files}] {measured.unit.path} ({what})"
+        line = f"[{count}/{plan.files}] {measured.unit.path} ({what})"
         if err.is_terminal:
             bar.update(task, completed=done_seconds, left=f"about {_minutes(left)} left")
             bar.console.print(line, markup=False, style="dim")
@@ -161,3 +202,19 @@ def progress(plan: Plan, *, quiet: bool) -> Iterator[Observer]:
 
 def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{int(seconds) // 60} min {int(seconds) % 60:02} s"
+
+
+def show_repro(result: ReproResult) -> None:
+    """Both digests, and what they do and do not prove. The differences themselves are the error's."""
+    verdict = "[bold green]identical[/]" if result.identical else "[bold red]different[/]"
+    out.print(f"{result.component} for {result.target}: {verdict} in {_minutes(result.seconds)}")
+    for wheel in (result.first, result.second):
+        out.print(f"  sha256 {wheel.sha256}  {escape(wheel.name)}")
+    out.print("varied:")
+    for variation in result.varied:
+        out.print(f"  {variation.what + ':':<18} {escape(variation.first)} / {escape(variation.second)}")
+    out.print("not varied:")
+    for same in result.not_varied:
+        out.print(f"  {same.what + ':':<18} {escape(same.why)}")
+    if result.kept:
+        out.print(f"kept: {escape(str(result.kept))}")

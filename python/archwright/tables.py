@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
-from .errors import fail
+from .errors import ArchwrightError, fail
+from .project import cache_dir
 
 __all__ = ["load_table"]
 
@@ -22,14 +23,33 @@ def load_table(path: Path, schema: str) -> dict[str, Any]:
     Raises AW108 when the file is not TOML or does not fit the schema.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _invalid(path, str(error)) from error
-    rules = json.loads((_SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
+    _validate(path, text, data, (_SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
+    return data
+
+
+def _validate(path: Path, text: str, data: dict[str, Any], schema: str) -> None:
+    """Validate once for each content: importing jsonschema takes longer than everything else that `inspect` does."""
+    digest = hashlib.sha256(f"{schema}\0{text}".encode()).hexdigest()
+    try:
+        done = cache_dir() / "tables" / digest
+        if done.exists():
+            return
+    except (ArchwrightError, OSError):
+        done = None  # a cache that cannot be used only costs time
+    import jsonschema
+
+    rules = json.loads(schema)
     worst = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(rules).iter_errors(data))
     if worst is not None:
         raise _invalid(path, f"{worst.json_path}: {worst.message}")
-    return data
+    if done is not None:
+        with contextlib.suppress(OSError):
+            done.parent.mkdir(exist_ok=True)
+            done.touch()
 
 
 def _invalid(path: Path, message: str) -> Exception:

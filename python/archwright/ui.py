@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +14,10 @@ from .errors import ArchwrightError
 
 __all__ = ["err", "out", "print_error", "print_json"]
 
-out = Console(highlight=False, soft_wrap=True)
+#: A file or a pipe has no width of its own: wide enough for the tables, unless COLUMNS says otherwise.
+_WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+
+out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

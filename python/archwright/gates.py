@@ -1,0 +1,307 @@
+"""The gates of a wheel: one question each, on by default, each with a code and a page in docs/errors."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .abi import newest, numbers, smallest_policy
+from .budget import Budget, check_budget
+from .components import Component
+from .elf import Dynamic
+from .errors import CATALOGUE, ArchwrightError, fail
+from .kernels import DeviceCode
+from .targets import Target
+from .traces import find_traces
+from .wheelfile import WheelFile, check_record
+
+__all__ = ["GATES", "Finding", "Gate", "Subject", "gate_error", "missing_files", "pass_gates"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A wheel, what is inside, and what the recipe and the target table promise about it.
+
+    `arches` are the architectures that its kernels must cover, `toolkit` is the `cu132` of its version.
+    """
+
+    wheel: WheelFile
+    code: DeviceCode
+    component: Component
+    target: Target
+    arches: tuple[str, ...]
+    toolkit: str
+    budget: Budget
+
+    @property
+    def dynamic(self) -> Dynamic:
+        """What all binaries need, together."""
+        each = [binary.dynamic for binary in self.code.binaries]
+        return Dynamic(
+            tuple(sorted({name for d in each for name in d.needed})),
+            tuple(path for d in each for path in d.run_paths),
+            tuple(sorted({version for d in each for version in d.versions})),
+        )
+
+    @property
+    def releases(self) -> set[str]:
+        """Releases of the ptxas that made the cubins."""
+        return {cubin.toolkit for _, _, cubin, _, _ in self.code.cubins}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`check` returns what is wrong, one text a problem; the rest tells what to do about it."""
+
+    code: str
+    needed: str
+    why: str
+    fix: str
+    check: Callable[[Subject], list[str]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    code: str
+    gate: str
+    problems: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "passed": self.passed}
+
+
+def missing_files(component: Component, names: Iterable[str]) -> list[str]:
+    """The patterns of the recipe's expected files that nothing in `names` fits (case G5)."""
+    names = list(names)
+    return [pattern for pattern in component.wheel_expect if not fnmatch.filter(names, pattern)]
+
+
+def _expected_files(subject: Subject) -> list[str]:
+    return [f"no file {pattern}" for pattern in missing_files(subject.component, subject.wheel.members)]
+
+
+def _floor(subject: Subject) -> list[str]:
+    floor = subject.target.floor
+    limits = {"GLIBC": floor["glibc"], "GLIBCXX": floor["GLIBCXX"], "CXXABI": floor["CXXABI"]}
+    needs = newest(subject.dynamic.versions)
+    return [f"{f}_{v} (floor {limits[f]})" for f, v in needs.items() if numbers(v) > numbers(limits[f])]
+
+
+def _run_paths(subject: Subject) -> list[str]:
+    return [
+        f"{binary.member}: {path}"
+        for binary in subject.code.binaries
+        for path in binary.dynamic.run_paths
+        if any(not part.startswith("$ORIGIN") for part in path.split(":"))
+    ]
+
+
+def _arches(subject: Subject) -> list[str]:
+    wanted = set(subject.arches) if subject.component.has_device_code else set()
+    if wanted and not subject.code.kernels:
+        return [f"no kernel at all; {', '.join(sorted(wanted))} expected"]
+    problems = {
+        f"{member}: a cubin for {cubin.arch}": None
+        for member, _, cubin, _, _ in subject.code.cubins
+        if cubin.arch not in wanted
+    }
+    covers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for kernel in subject.code.kernels:
+        covers[kernel.member, kernel.name].add(kernel.arch)
+    for (member, name), arches in covers.items():
+        if missing := wanted - arches:
+            problems[f"{member}: {name[:120]} is not there for {', '.join(sorted(missing))}"] = None
+    return list(problems)
+
+
+def _ptx(subject: Subject) -> list[str]:
+    return [
+        f"{ptx.member}: PTX for {ptx.arch}, {ptx.bytes} bytes"
+        for ptx in subject.code.ptx
+        if ptx.arch not in subject.component.wheel_ptx
+    ]
+
+
+def _relocatable(subject: Subject) -> list[str]:
+    return list(
+        dict.fromkeys(
+            f"{member}: relocatable code for {cubin.arch}" + (f" in {section}" if section else "")
+            for member, section, cubin, _, _ in subject.code.cubins
+            if cubin.relocatable or section == "__nv_relfatbin"
+        )
+    )
+
+
+def _platform(subject: Subject) -> list[str]:
+    wheel, dynamic = subject.wheel, subject.dynamic
+    processor = wheel.platform.rpartition("linux_")[2].partition("_")[2] if "manylinux" in wheel.platform else ""
+    processor = next((p for p in ("x86_64", "aarch64") if wheel.platform.endswith(p)), processor)
+    problems = []
+    named = sorted(
+        f"{python}-{abi}-{platform}"
+        for python in wheel.python.split(".")
+        for abi in wheel.abi.split(".")
+        for platform in wheel.platform.split(".")
+    )
+    if sorted(wheel.wheel_tags()) != named:
+        problems.append(f"the file name says {' '.join(named)}, WHEEL says {' '.join(wheel.wheel_tags()) or 'nothing'}")
+    binary = smallest_policy(dynamic.needed, dynamic.versions, processor)
+    if subject.code.binaries and binary != wheel.platform:
+        problems.append(f"the file name says {wheel.platform}, the binaries need {binary}")
+    return problems
+
+
+def _size(subject: Subject) -> list[str]:
+    limit = subject.component.max_mib * 2**20
+    if subject.wheel.size <= limit:
+        return []
+    return [f"{subject.wheel.size / 2**20:.2f} MiB; the recipe allows {subject.component.max_mib:g} MiB"]
+
+
+def _kernel_budget(subject: Subject) -> list[str]:
+    problems = []
+    for release in sorted(subject.releases):
+        kernels = [kernel for kernel in subject.code.kernels if kernel.toolkit == release]
+        problems += check_budget(subject.budget, kernels, release)
+    return problems
+
+
+def _toolkit(subject: Subject) -> list[str]:
+    problems = [
+        f"cubins by ptxas {release}, the version says {subject.toolkit}"
+        for release in sorted(subject.releases)
+        if "cu" + "".join(release.split(".")[:2]) != subject.toolkit
+    ]
+    record = subject.wheel.archwright()
+    if record is None:
+        return [*problems, "no archwright.json: not made by Archwright"]
+    says = {"component": record.get("component"), "target": record.get("target")}
+    mine = {"component": subject.component.name, "target": subject.target.name}
+    problems += [
+        f"archwright.json says {key} {says[key]!r}, the name says {mine[key]!r}"
+        for key in mine
+        if says[key] != mine[key]
+    ]
+    nvcc = record.get("toolchain", {}).get("nvcc")
+    problems += [
+        f"cubins by ptxas {r}, archwright.json says nvcc {nvcc}" for r in sorted(subject.releases) if r != nvcc
+    ]
+    return problems
+
+
+GATES = (
+    Gate(
+        "AW416",
+        "a RECORD that lists every file with its size and hash",
+        "a file that differs from RECORD was changed after the build, or lost",
+        "build the wheel again, or download it again and compare its sha256 with the index",
+        lambda subject: check_record(subject.wheel),
+    ),
+    Gate(
+        "AW401",
+        "every file that the recipe expects",
+        "a step of the build produced nothing without failing",
+        "delete the build folder of the component and build again; if it persists, the recipe is wrong",
+        _expected_files,
+    ),
+    Gate(
+        "AW411",
+        "every kernel for each of the target's architectures, and nothing for others",
+        "a missing one is 'no kernel image' on some devices and for some operations only",
+        "build again with the target's own gencodes; a stray flag in CMakeLists.txt adds others",
+        _arches,
+    ),
+    Gate(
+        "AW412",
+        "no PTX, or PTX that the recipe declares (`ptx` under [wheel])",
+        "PTX is compiled by the driver on the production node, for devices that nobody tested",
+        "take `code=compute_...` out of the flags, or declare it",
+        _ptx,
+    ),
+    Gate(
+        "AW413",
+        "no relocatable device code",
+        "what a device link left in is never used, and doubles the size",
+        "leave CUDA_SEPARABLE_COMPILATION off, or resolve the device symbols",
+        _relocatable,
+    ),
+    Gate(
+        "AW422",
+        "cubins of the toolkit that the name says, and a matching archwright.json",
+        "a precompiled wheel of another CUDA release loads on some machines only",
+        "build it with the locked toolchain; never rename wheels",
+        _toolkit,
+    ),
+    Gate(
+        "AW414",
+        "one platform tag: in the file name, in WHEEL, and the one that the binaries need",
+        "installers believe the name: the wheel would be installed where it cannot load, or refused where it could",
+        "never rename wheels; build it again",
+        _platform,
+    ),
+    Gate(
+        "AW402",
+        "symbol versions up to the target's floor",
+        "the wheel would not load on systems that the target promises",
+        "build with the provisioned compiler and its sysroot: unset CXX, and take a newer g++ off PATH",
+        _floor,
+    ),
+    Gate(
+        "AW403",
+        "no run path, or one inside the wheel ($ORIGIN)",
+        "it would load libraries from the build machine's folders on another machine",
+        "take the option that adds it out of the component's CMakeLists.txt",
+        _run_paths,
+    ),
+    Gate(
+        "AW415",
+        "no path, host name or user name of a machine in any byte",
+        "it tells strangers about the machine, and two machines would build different wheels",
+        "map the path (-ffile-prefix-map), or declare a harmless text in the recipe (`paths` under [wheel])",
+        lambda subject: find_traces(subject.wheel.members, subject.component.wheel_paths),
+    ),
+    Gate(
+        "AW417",
+        "a wheel within the recipe's size budget",
+        "an index or a host refuses large files, and every node downloads them",
+        "find what grew (`archwright inspect --compare OLD NEW`); raise `max_mib` in the recipe if it is right",
+        _size,
+    ),
+    Gate(
+        "AW418",
+        "registers, stack and spills within the kernel budget of this nvcc",
+        "a spilling kernel is slower, and nothing else tells",
+        "if the change is right: `archwright inspect --write-budget WHEEL`, look at the difference and commit it",
+        _kernel_budget,
+    ),
+)
+
+
+def pass_gates(subject: Subject) -> tuple[Finding, ...]:
+    """Ask every gate, in the table's order."""
+    return tuple(Finding(gate.code, CATALOGUE[gate.code].title, tuple(gate.check(subject))) for gate in GATES)
+
+
+def gate_error(findings: tuple[Finding, ...], name: str) -> ArchwrightError | None:
+    """The error of the first gate that failed, with every problem in its detail; None when all passed."""
+    failed = [finding for finding in findings if not finding.passed]
+    if not failed:
+        return None
+    gate = next(gate for gate in GATES if gate.code == failed[0].code)
+    lines = [f"{finding.code} {problem}" for finding in failed for problem in finding.problems]
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return fail(
+        gate.code,
+        found=f"{name}: {failed[0].problems[0]}{more}",
+        needed=gate.needed,
+        why=gate.why,
+        fix=gate.fix,
+        detail="\n".join(lines) if len(lines) > 1 else "",
+    )

@@ -1,0 +1,183 @@
+"""The device code of a wheel: every cubin and PTX of its members, and what each kernel takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .cubin import Cubin, Kernel, ptx_arch, read_cubin
+from .elf import CUDA, SECTION_PROGBITS, Damaged, Dynamic, Elf
+from .fatbin import MAGIC, Entry, Kind, read_fatbin
+from .ptxas import Report
+
+__all__ = ["Binary", "DeviceCode", "KernelFacts", "Ptx", "cubin_payloads", "read_device_code"]
+
+_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+_CONTAINER = re.compile(re.escape(MAGIC) + rb"\x01\x00\x10\x00")
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """One kernel for one architecture, as the cubin says; spills as the build's ptxas said (None: not known).
+
+    `instructions` counts families of instructions; None when no disassembler looked at it.
+    """
+
+    member: str
+    name: str
+    arch: str
+    toolkit: str
+    registers: int
+    stack: int
+    local: int
+    shared: int
+    constants: dict[int, int]
+    max_threads: int
+    code: int
+    spill_stores: int | None = None
+    spill_loads: int | None = None
+    losses: tuple[str, ...] = ()
+    instructions: dict[str, int] | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.arch
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Ptx:
+    member: str
+    arch: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One host library of the wheel: what its ELF file needs."""
+
+    member: str
+    dynamic: Dynamic
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """Everything found. `cubins` has (member, section, cubin, stored bytes, compression) for each, also those that
+    hold no kernel."""
+
+    binaries: tuple[Binary, ...]
+    cubins: tuple[tuple[str, str, Cubin, int, str], ...]
+    ptx: tuple[Ptx, ...]
+    kernels: tuple[KernelFacts, ...]
+
+    def with_reports(self, reports: Mapping[tuple[str, str], Report]) -> DeviceCode:
+        """The same with the spills of `reports`. A report about other code than the cubin's is not taken."""
+        return replace(self, kernels=tuple(_with_report(kernel, reports.get(kernel.key)) for kernel in self.kernels))
+
+    def with_record(self, recorded: Iterable[Mapping[str, Any]]) -> DeviceCode:
+        """The same with what the build wrote into archwright.json: spills and instruction counts."""
+        known = {(entry["name"], entry["arch"]): entry for entry in recorded}
+        return replace(self, kernels=tuple(_with_entry(kernel, known.get(kernel.key)) for kernel in self.kernels))
+
+
+def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
+    """Read every member that is an ELF file, a cubin, a container or PTX.
+
+    Raises Damaged, naming the member, for one that is not what it begins as.
+    """
+    binaries, cubins, ptx = [], [], []
+    for name, data in members.items():
+        try:
+            if data[:4] == b"\x7fELF":
+                elf = Elf(data)
+                if elf.machine == CUDA:
+                    cubins.append((name, "", read_cubin(data), len(data), ""))
+                    continue
+                binaries.append(Binary(name, elf.dynamic()))
+                for section, entry in _entries(elf):
+                    if entry.kind is Kind.PTX:
+                        ptx.append(Ptx(name, ptx_arch(entry.payload), len(entry.payload)))
+                    else:
+                        cubins.append((name, section, _cubin(entry), entry.stored, entry.compression))
+            elif data[:4] == MAGIC:
+                for entry in read_fatbin(data):
+                    if entry.kind is Kind.PTX:
+                        ptx.append(Ptx(name, ptx_arch(entry.payload), len(entry.payload)))
+                    else:
+                        cubins.append((name, "", _cubin(entry), entry.stored, entry.compression))
+            elif name.endswith(".ptx"):
+                ptx.append(Ptx(name, ptx_arch(data), len(data)))
+        except Damaged as error:
+            raise Damaged(f"{name}: {error}") from error
+    kernels = [_facts(member, cubin, kernel) for member, _, cubin, _, _ in cubins for kernel in cubin.kernels]
+    kernels.sort(key=lambda kernel: (kernel.member, kernel.name, kernel.arch))
+    return DeviceCode(tuple(binaries), tuple(cubins), tuple(ptx), tuple(kernels))
+
+
+def cubin_payloads(members: Mapping[str, bytes]) -> Iterator[bytes | memoryview]:
+    """The bytes of every cubin in `members`, decompressed. Raises Damaged."""
+    for data in members.values():
+        if data[:4] == MAGIC:
+            yield from (entry.payload for entry in read_fatbin(data) if entry.kind is Kind.CUBIN)
+        elif data[:4] == b"\x7fELF":
+            elf = Elf(data)
+            if elf.machine == CUDA:
+                yield data
+            else:
+                yield from (entry.payload for _, entry in _entries(elf) if entry.kind is Kind.CUBIN)
+
+
+def _entries(elf: Elf) -> Iterable[tuple[str, Entry]]:
+    """Entries of the sections for device code, and of containers that hide in others."""
+    for section in elf.sections:
+        content = elf.bytes_of(section)
+        if section.name in _SECTIONS:
+            yield from ((section.name, entry) for entry in read_fatbin(content))
+        elif section.type == SECTION_PROGBITS and (hidden := _CONTAINER.search(content)):
+            raise Damaged(f"device code in section {section.name} at {hidden.start():#x}, where nvcc puts none")
+
+
+def _cubin(entry: Entry) -> Cubin:
+    cubin = read_cubin(entry.payload)
+    if f"sm_{entry.number}" != cubin.arch.rstrip("af"):
+        raise Damaged(f"a container that says {entry.number} around a cubin for {cubin.arch}")
+    return cubin
+
+
+def _facts(member: str, cubin: Cubin, kernel: Kernel) -> KernelFacts:
+    return KernelFacts(
+        member,
+        kernel.name,
+        cubin.arch,
+        cubin.toolkit,
+        kernel.registers,
+        kernel.stack,
+        kernel.local,
+        kernel.shared,
+        kernel.constants,
+        kernel.max_threads,
+        kernel.code,
+    )
+
+
+def _with_report(kernel: KernelFacts, report: Report | None) -> KernelFacts:
+    if report is None or (report.registers, report.stack) != (kernel.registers, kernel.stack):
+        return kernel
+    return replace(kernel, spill_stores=report.spill_stores, spill_loads=report.spill_loads, losses=report.losses)
+
+
+def _with_entry(kernel: KernelFacts, entry: Mapping[str, Any] | None) -> KernelFacts:
+    same = ("registers", "stack", "code")
+    if entry is None or any(entry.get(field) != getattr(kernel, field) for field in same):
+        return kernel
+    return replace(
+        kernel,
+        spill_stores=entry.get("spill_stores"),
+        spill_loads=entry.get("spill_loads"),
+        losses=tuple(entry.get("losses", ())),
+        instructions=entry.get("instructions"),
+    )

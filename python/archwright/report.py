@@ -1,0 +1,169 @@
+"""How an inspection looks: in a terminal and as one HTML page. Nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape as html_escape
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from .demangle import demangle, short_name
+from .ui import out
+
+if TYPE_CHECKING:
+    from .compare import Comparison
+    from .inspection import Inspection
+    from .kernels import KernelFacts
+
+__all__ = ["html_page", "show_comparison", "show_inspection"]
+
+_HEADINGS = ("kernel", "arch", "registers", "spills", "stack", "shared", "threads", "code", "tensor core", "bulk copy")
+_LEFT = frozenset(["kernel", "arch", "tensor core"])
+#: Families that a person looks for first; `--json` has all of them.
+_TENSOR_CORE = ("tcgen05.mma", "wgmma", "mma")
+
+
+def show_inspection(inspection: Inspection) -> None:
+    from rich.table import Table  # only for people
+
+    subject = inspection.subject
+    wheel, kernels = subject.wheel, subject.code.kernels
+    out.print(f"[bold]{escape(wheel.path.name)}[/]  {wheel.size / 2**20:.2f} MiB")
+    out.print(f"  sha256 {wheel.sha256}", style="dim")
+    if kernels:
+        table = Table(pad_edge=False, box=None)
+        for heading in _HEADINGS:
+            # the name is what gives way in a narrow terminal
+            table.add_column(
+                heading, justify="left" if heading in _LEFT else "right", no_wrap=heading != "kernel", overflow="fold"
+            )
+        for row in _rows(kernels, 56):
+            table.add_row(*map(escape, row))
+        out.print(table)
+        for line in _compilers(inspection):
+            out.print(f"  {escape(line)}", style="dim")
+    else:
+        out.print("  no device code")
+    for finding in inspection.findings:
+        for problem in finding.problems:
+            out.print(f"  [bold red]{finding.code}[/] {escape(finding.gate)}: {escape(problem)}")
+    failed = [finding.code for finding in inspection.findings if not finding.passed]
+    verdict = f"[bold red]failed[/] {', '.join(failed)}" if failed else "[bold green]passed[/]"
+    out.print(f"  {verdict} ({len(inspection.findings)} gates); correct, performs: not verified here (no device)")
+
+
+def show_comparison(comparison: Comparison) -> None:
+    old, new = (", ".join(releases) or "no device code" for releases in comparison.toolkits)
+    was, now = comparison.bytes
+    out.print(f"nvcc {old} -> {new}; {was / 2**20:.2f} -> {now / 2**20:.2f} MiB")
+    for sign, keys in (("-", comparison.removed), ("+", comparison.added)):
+        for name, arch in keys:
+            out.print(f"  {sign} {escape(short_name(demangle(name), 100))} ({arch})")
+    spilling = [c for c in comparison.changed if c.fields.keys() & {"spill_stores", "spill_loads"}]
+    for change in [*spilling, *(c for c in comparison.changed if c not in spilling)]:
+        fields = ", ".join(
+            f"{field.replace('_', ' ')} {_value(a)} -> {_value(b)}" for field, (a, b) in change.fields.items()
+        )
+        out.print(f"  ~ {escape(short_name(demangle(change.name), 100))} ({change.arch}): {escape(fields)}")
+    count = len(comparison.changed)
+    out.print(
+        f"{comparison.kernels} kernels: {count} changed, {len(spilling)} of them in their spills; "
+        f"{len(comparison.added)} added, {len(comparison.removed)} removed"
+    )
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{family} {count}" for family, count in value.items()) or "none"
+    return str(value)
+
+
+def _rows(kernels: Iterable[KernelFacts], width: int) -> list[list[str]]:
+    """One row for all architectures in which a kernel has the same figures, with `_HEADINGS` as columns."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for kernel in kernels:
+        spills = "?" if kernel.spill_stores is None else f"{kernel.spill_stores}/{kernel.spill_loads}"
+        families = kernel.instructions or {}
+        tensor = ", ".join(f"{families[name]} {name}" for name in _TENSOR_CORE if name in families)
+        figures = (
+            str(kernel.registers),
+            "0" if spills == "0/0" else spills,
+            str(kernel.stack),
+            str(kernel.shared),
+            str(kernel.max_threads or "any"),
+            str(kernel.code),
+            tensor if kernel.instructions is not None else "?",
+            str(families.get("bulk copy", 0)) if kernel.instructions is not None else "?",
+        )
+        arches = rows.setdefault((kernel.member, kernel.name, *figures), [])
+        if kernel.arch not in arches:
+            arches.append(kernel.arch)
+    return [
+        [short_name(demangle(name), width), ", ".join(arches), *figures] for (_, name, *figures), arches in rows.items()
+    ]
+
+
+def _compilers(inspection: Inspection) -> list[str]:
+    code = inspection.subject.code
+    releases = ", ".join(sorted(inspection.subject.releases))
+    cubins = f"{len(code.cubins)} cubins, ptxas {releases}"
+    how = sorted({compression for *_, compression in code.cubins if compression})
+    return [cubins + (f", compressed with {', '.join(how)}" if how else "")]
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Archwright inspection</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }}
+h2 {{ font-size: 1.05rem; overflow-wrap: anywhere; }}
+table {{ border-collapse: collapse; font-size: 13px; }}
+th, td {{ padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #8884; vertical-align: top; }}
+.left {{ text-align: left; overflow-wrap: anywhere; }}
+.passed {{ color: #08703c; }} .failed {{ color: #b00020; }}
+code {{ font-size: 12px; overflow-wrap: anywhere; }}
+@media (prefers-color-scheme: dark) {{
+  body {{ background: #161616; color: #ddd; }} .passed {{ color: #5fd394; }} .failed {{ color: #ff7b87; }}
+}}
+</style>
+<h1>Inspection of {count}</h1>
+{wheels}
+<p>Level 1 only: what compiles. <strong>correct, performs: not verified here</strong> (no device ran these kernels).</p>
+</html>
+"""
+
+
+def html_page(inspections: Sequence[Inspection]) -> str:
+    """One page without scripts or anything from elsewhere; every name is escaped."""
+    count = f"{len(inspections)} wheel" + ("s" if len(inspections) != 1 else "")
+    return _PAGE.format(count=count, wheels="\n".join(map(_html_wheel, inspections)))
+
+
+def _html_wheel(inspection: Inspection) -> str:
+    subject = inspection.subject
+    wheel, kernels = subject.wheel, subject.code.kernels
+    word = "passed" if inspection.passed else "failed"
+    parts = [
+        f"<h2>{html_escape(wheel.path.name)}</h2>",
+        f'<p>{wheel.size} bytes, sha256 <code>{wheel.sha256}</code>: <strong class="{word}">{word}</strong></p><ul>',
+    ]
+    for finding in inspection.findings:
+        mark = "passed" if finding.passed else "failed"
+        parts.append(f'<li><span class="{mark}">{mark}</span> {finding.code} ({html_escape(finding.gate)})')
+        parts += [f"<br><code>{html_escape(problem)}</code>" for problem in finding.problems]
+    parts.append("</ul>")
+    if kernels:
+        cells = "".join(f'<th class="{_class(heading)}">{heading}</th>' for heading in _HEADINGS)
+        parts.append(f"<p>{html_escape(_compilers(inspection)[0])}</p><table><tr>{cells}</tr>")
+        for row in _rows(kernels, 400):
+            cells = "".join(
+                f'<td class="{_class(heading)}">{html_escape(text)}</td>'
+                for heading, text in zip(_HEADINGS, row, strict=True)
+            )
+            parts.append(f"<tr>{cells}</tr>")
+        parts.append("</table>")
+    return "\n".join(parts)
+
+
+def _class(heading: str) -> str:
+    return "left" if heading in _LEFT else "right"
