@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ ELF = b"\x7fELF\0\0\0\0"
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine called build-box-7 whose user is mallory."""
-    monkeypatch.setattr(traces.socket, "gethostname", lambda: "build-box-7.example")
+    monkeypatch.setattr(traces.os, "uname", lambda: SimpleNamespace(nodename="build-box-7.example"))
     monkeypatch.setattr(traces, "_user", lambda: "mallory")
     machine_words.cache_clear()
     yield
@@ -77,7 +78,7 @@ def test_a_file_with_many_traces_reports_three() -> None:
 
 
 def test_short_and_common_names_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces.socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(traces.os, "uname", lambda: SimpleNamespace(nodename="box"))
     monkeypatch.setattr(traces, "_user", lambda: "builder")
     machine_words.cache_clear()
     assert not {b"box", b"builder"} & set(machine_words())

@@ -38,7 +38,7 @@ from .project import require_space, space_errors
 from .sources import fetch
 from .targets import Gencode, Target, Tier
 
-__all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels"]
+__all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels", "interruptible"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Run:
 
     def all(self, chosen: tuple[Component, ...], observer: Observer) -> None:
         """Build every component, or raise the error of the first that fails."""
-        with ThreadPoolExecutor(len(chosen)) as threads, _interruptible():
+        with ThreadPoolExecutor(len(chosen)) as threads, interruptible():
             try:
                 pending = {threads.submit(self.one, component): component for component in chosen}
                 for future in as_completed(pending):
@@ -253,7 +253,7 @@ def _signal_session(leader: int, number: signal.Signals) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Treat SIGTERM and SIGHUP like Ctrl-C while a build runs in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

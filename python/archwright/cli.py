@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import sys
-import traceback
 from pathlib import Path
 
 import click
@@ -32,8 +31,9 @@ gencode_option = click.option(
 experimental_option = click.option("--experimental", is_flag=True, help="Allow experimental targets.")
 installer_option = click.option(
     "--installer",
-    type=click.Choice(list(Installer)),
-    default=Installer.UV,
+    type=click.Choice([installer.value for installer in Installer]),
+    default=Installer.UV.value,
+    callback=lambda context, parameter, value: Installer(value),
     show_default=True,
     help="What installs the locked packages.",
 )
@@ -105,7 +105,7 @@ def fetch(names: tuple[str, ...], offline: bool, json: bool, verbose: bool) -> N
     trees = []
     for component in [find_component(name) for name in names or components()]:
         if not json:
-            err.print(f"{component.name}: {component.distribution} {component.version}", style="dim")
+            err().print(f"{component.name}: {component.distribution} {component.version}", style="dim")
         trees.append(fetch_source(component, offline=offline))
     if json:
         print_json([vars(tree) for tree in trees])
@@ -131,7 +131,7 @@ def env_create(target: str, python: str | None, installer: Installer, offline: b
         python=python,
         installer=installer,
         offline=offline,
-        report=lambda message: err.print(message, style="dim"),
+        report=lambda message: err().print(message, style="dim"),
     )
     if json:
         print_json(environment.as_dict())
@@ -183,7 +183,7 @@ def build(
     from .targets import select_gencodes, target_table
 
     chosen_target = target_table().find(target)
-    chosen = select_cells(chosen_target, names, platform.machine(), experimental=experimental)
+    chosen = select_cells(chosen_target, names, os.uname().machine, experimental=experimental)
     gencodes = select_gencodes(chosen_target, gencode)
     plan = make_plan(
         chosen_target, chosen, gencodes, jobs=jobs, memory_mib=int(memory * 1024) if memory is not None else None
@@ -201,7 +201,7 @@ def build(
         python=python,
         installer=installer,
         offline=offline,
-        report=lambda message: err.print(message, style="dim"),
+        report=lambda message: err().print(message, style="dim"),
     )
     options = BuildOptions(offline=offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
     folder = (out or (_output_root() / "dist" / chosen_target.name)).absolute()
@@ -278,12 +278,12 @@ def repro(
     from .targets import select_gencodes, target_table
 
     chosen = target_table().find(target)
-    (component,) = select_cells(chosen, (name,), platform.machine(), experimental=experimental)
+    (component,) = select_cells(chosen, (name,), os.uname().machine, experimental=experimental)
     gencodes = select_gencodes(chosen, gencode)
 
     def news(message: str) -> None:
         if not json:
-            err.print(message, style="dim", markup=False)
+            err().print(message, style="dim", markup=False)
 
     environment = create_environment(chosen, python=python, installer=installer, offline=offline, report=news)
     result = check_reproducible(
@@ -312,7 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ArchwrightError as error:
         return _report(error, as_json, words)
     except (KeyboardInterrupt, click.Abort):
-        err.print("interrupted")
+        err().print("interrupted")
         return int(Exit.INTERRUPTED)
     except click.ClickException as error:
         return _report_usage(error, as_json)
@@ -337,6 +337,8 @@ def _report(error: ArchwrightError, as_json: bool, words: list[str]) -> int:
     else:
         print_error(error)
     if "-v" in words or "--verbose" in words:
+        import traceback  # slow to import
+
         traceback.print_exception(error)
     return int(error.exit)
 

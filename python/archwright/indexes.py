@@ -68,6 +68,7 @@ def _words(value: str | None) -> list[str]:
 
 def _pip_settings() -> dict[str, str]:
     """Settings by name, later ones winning: global, then `download`, then PIP_* variables, as pip itself ranks them."""
+
     run = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False, timeout=60
     )

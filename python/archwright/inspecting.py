@@ -22,7 +22,7 @@ def inspect_wheels(paths: tuple[Path, ...], *, sass: bool, html: Path | None, wr
         for path in paths:
             subject = read_subject(path)
             if subject.component.has_device_code:
-                err.print(f"written: {rewrite_budget(subject)}", markup=False)
+                err().print(f"written: {rewrite_budget(subject)}", markup=False)
     inspections: list[Inspection] = []
     results: list[dict[str, object]] = []
     status = Exit.DONE
@@ -44,7 +44,7 @@ def inspect_wheels(paths: tuple[Path, ...], *, sass: bool, html: Path | None, wr
             from .report import show_inspection
 
             show_inspection(inspection)
-            out.print()
+            out().print()
     if html:
         from .report import html_page
 

@@ -79,8 +79,8 @@ def show_matrix(shown: Sequence[Target], cells: Sequence[Cell], evidence: Sequen
             state = f"[{_STATE_STYLE[cell.state]}]{cell.state}{today}[/]"
             claims = ", ".join(dict.fromkeys(record.claim for record in evidence if record.is_about(cell))) or "-"
             table.add_row(cell.component, cell.processor, state, claims, escape(cell.reason or cell.pending))
-        out.print(table)
-    out.print(
+        out().print(table)
+    out().print(
         "shown here: by evidence beside the wheels in dist/ (compiles: built and passed inspection); "
         "correct and performs: not verified here (no device)"
     )
@@ -88,44 +88,44 @@ def show_matrix(shown: Sequence[Target], cells: Sequence[Cell], evidence: Sequen
 
 def show_findings(target: str, findings: Sequence[Finding]) -> None:
     for finding in findings:
-        out.print(f"{_LEVEL_MARK[finding.level]}  {finding.check + ':':<16}{escape(finding.found)}")
+        out().print(f"{_LEVEL_MARK[finding.level]}  {finding.check + ':':<16}{escape(finding.found)}")
         if finding.level is Level.FAIL:
             code = f"{finding.code}  " if finding.code else ""
-            out.print(f"      {code}needed: {escape(finding.needed)}")
-            out.print(f"      why: {escape(finding.why)}")
+            out().print(f"      {code}needed: {escape(finding.needed)}")
+            out().print(f"      why: {escape(finding.why)}")
         if finding.level is not Level.OK and finding.fix:
-            out.print(f"      fix: {escape(finding.fix)}", style="dim")
+            out().print(f"      fix: {escape(finding.fix)}", style="dim")
     fit = is_fit(tuple(findings))
-    out.print(f"[bold green]fit[/] to build {target}" if fit else f"[bold red]not fit[/] to build {target}")
+    out().print(f"[bold green]fit[/] to build {target}" if fit else f"[bold red]not fit[/] to build {target}")
 
 
 def show_sources(trees: Sequence[SourceTree]) -> None:
     for tree in trees:
         patches = f", {len(tree.patches)} patch" + ("es" if len(tree.patches) > 1 else "") if tree.patches else ""
-        out.print(
+        out().print(
             f"{tree.component} {tree.version}: sha256 {tree.sha256[:12]}... verified{patches}: {escape(str(tree.path))}"
         )
 
 
 def show_environment(environment: Environment) -> None:
-    out.print(f"[bold]{environment.target}[/]: {escape(str(environment.path))}")
-    out.print(f"  toolchain  nvcc {environment.nvcc}, GCC {environment.gcc} ({escape(environment.compiler_origin)})")
-    out.print(f"  runtime    Python {environment.python}, torch {environment.torch}, NCCL {environment.nccl}")
-    out.print(f"  digest     {environment.digest}")
+    out().print(f"[bold]{environment.target}[/]: {escape(str(environment.path))}")
+    out().print(f"  toolchain  nvcc {environment.nvcc}, GCC {environment.gcc} ({escape(environment.compiler_origin)})")
+    out().print(f"  runtime    Python {environment.python}, torch {environment.torch}, NCCL {environment.nccl}")
+    out().print(f"  digest     {environment.digest}")
 
 
 def show_plan(plan: Plan) -> None:
-    out.print(f"[bold]{plan.target}[/] ({plan.tier}): {', '.join(plan.components)}")
+    out().print(f"[bold]{plan.target}[/] ({plan.tier}): {', '.join(plan.components)}")
     arches = f" for {', '.join(plan.gencodes)}" if plan.device_files else ""
-    out.print(f"  files      {plan.device_files} device{arches}, {plan.host_files} host")
-    out.print(
+    out().print(f"  files      {plan.device_files} device{arches}, {plan.host_files} host")
+    out().print(
         f"  memory     up to {plan.peak_mib / 1024:.1f} of {plan.memory_mib / 1024:.1f} GiB; largest: {plan.largest}"
     )
-    out.print(f"             {_memory_limits(plan)}", markup=False)
-    out.print(f"  jobs       {plan.jobs}, longest files first, one pool over all components")
-    out.print(f"             {_limits(plan.jobs_limits, str)}", markup=False)
-    out.print(f"  costs      {_costs(plan)}")
-    out.print(
+    out().print(f"             {_memory_limits(plan)}", markup=False)
+    out().print(f"  jobs       {plan.jobs}, longest files first, one pool over all components")
+    out().print(f"             {_limits(plan.jobs_limits, str)}", markup=False)
+    out().print(f"  costs      {_costs(plan)}")
+    out().print(
         f"  estimate   {_minutes(plan.estimate)} when nothing is built yet ({_minutes(plan.cpu_seconds)} of one core)"
     )
 
@@ -151,14 +151,14 @@ def _costs(plan: Plan) -> str:
 def show_result(result: BuildResult) -> None:
     units = f"{result.compiled} compiled, {result.cached} from the compiler cache, {result.up_to_date} up to date"
     count = f"{len(result.wheels)} wheel" + ("s" if len(result.wheels) > 1 else "")
-    out.print(f"[bold green]{count}[/] in {_minutes(result.seconds)} ({units}):")
+    out().print(f"[bold green]{count}[/] in {_minutes(result.seconds)} ({units}):")
     for wheel in result.wheels:
-        out.print(f"  {escape(str(wheel.path))}  {wheel.bytes / 1e6:.1f} MB")
-        out.print(f"    sha256 {wheel.sha256}", style="dim")
-        out.print(f"    evidence {escape(str(wheel.evidence))}", style="dim")
+        out().print(f"  {escape(str(wheel.path))}  {wheel.bytes / 1e6:.1f} MB")
+        out().print(f"    sha256 {wheel.sha256}", style="dim")
+        out().print(f"    evidence {escape(str(wheel.evidence))}", style="dim")
     for name in result.retried:
-        out.print(f"  killed for memory, then compiled alone: {name}", style="yellow", markup=False)
-    out.print(
+        out().print(f"  killed for memory, then compiled alone: {name}", style="yellow", markup=False)
+    out().print(
         "  compiles: shown by this build, and inspected. correct, performs: not verified here (no device)", style="dim"
     )
 
@@ -175,7 +175,7 @@ def progress(plan: Plan, *, quiet: bool) -> Iterator[Observer]:
         BarColumn(),
         TextColumn("{task.fields[left]}"),
         TimeElapsedColumn(),
-        console=err,
+        console=err(),
     )
     task = bar.add_task("compiling", total=plan.cpu_seconds, left="")
 
@@ -190,14 +190,14 @@ def progress(plan: Plan, *, quiet: bool) -> Iterator[Observer]:
         left = spent / share - spent if share > 0.1 else max(0.0, plan.estimate - spent)
         what = "cache" if measured.cached else f"{measured.seconds:.0f} s, {measured.mib / 1024:.1f} GiB"
         line = f"[{count}/{plan.files}] {measured.unit.path} ({what})"
-        if err.is_terminal:
+        if err().is_terminal:
             bar.update(task, completed=done_seconds, left=f"about {_minutes(left)} left")
             bar.console.print(line, markup=False, style="dim")
         else:
-            err.print(f"{line}; about {_minutes(left)} left", markup=False)
+            err().print(f"{line}; about {_minutes(left)} left", markup=False)
 
-    with bar if err.is_terminal else contextlib.nullcontext():
-        yield Observer(news=lambda message: err.print(message, markup=False), done=done)
+    with bar if err().is_terminal else contextlib.nullcontext():
+        yield Observer(news=lambda message: err().print(message, markup=False), done=done)
 
 
 def _minutes(seconds: float) -> str:
@@ -207,14 +207,14 @@ def _minutes(seconds: float) -> str:
 def show_repro(result: ReproResult) -> None:
     """Both digests, and what they do and do not prove. The differences themselves are the error's."""
     verdict = "[bold green]identical[/]" if result.identical else "[bold red]different[/]"
-    out.print(f"{result.component} for {result.target}: {verdict} in {_minutes(result.seconds)}")
+    out().print(f"{result.component} for {result.target}: {verdict} in {_minutes(result.seconds)}")
     for wheel in (result.first, result.second):
-        out.print(f"  sha256 {wheel.sha256}  {escape(wheel.name)}")
-    out.print("varied:")
+        out().print(f"  sha256 {wheel.sha256}  {escape(wheel.name)}")
+    out().print("varied:")
     for variation in result.varied:
-        out.print(f"  {variation.what + ':':<18} {escape(variation.first)} / {escape(variation.second)}")
-    out.print("not varied:")
+        out().print(f"  {variation.what + ':':<18} {escape(variation.first)} / {escape(variation.second)}")
+    out().print("not varied:")
     for same in result.not_varied:
-        out.print(f"  {same.what + ':':<18} {escape(same.why)}")
+        out().print(f"  {same.what + ':':<18} {escape(same.why)}")
     if result.kept:
-        out.print(f"kept: {escape(str(result.kept))}")
+        out().print(f"kept: {escape(str(result.kept))}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
-from html import escape as html_escape
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -25,49 +25,62 @@ _TENSOR_CORE = ("tcgen05.mma", "wgmma", "mma")
 
 
 def show_inspection(inspection: Inspection) -> None:
-    from rich.table import Table  # only for people
-
     subject = inspection.subject
     wheel, kernels = subject.wheel, subject.code.kernels
-    out.print(f"[bold]{escape(wheel.path.name)}[/]  {wheel.size / 2**20:.2f} MiB")
-    out.print(f"  sha256 {wheel.sha256}", style="dim")
+    out().print(f"[bold]{escape(wheel.path.name)}[/]  {wheel.size / 2**20:.2f} MiB")
+    out().print(f"  sha256 {wheel.sha256}", style="dim")
     if kernels:
+        _show_table(_rows(kernels, 56))
+        for line in _compilers(inspection):
+            out().print(f"  {escape(line)}", style="dim")
+    else:
+        out().print("  no device code")
+    for finding in inspection.findings:
+        for problem in finding.problems:
+            out().print(f"  [bold red]{finding.code}[/] {escape(finding.gate)}: {escape(problem)}")
+    failed = [finding.code for finding in inspection.findings if not finding.passed]
+    verdict = f"[bold red]failed[/] {', '.join(failed)}" if failed else "[bold green]passed[/]"
+    out().print(f"  {verdict} ({len(inspection.findings)} gates); correct, performs: not verified here (no device)")
+
+
+def _show_table(rows: list[list[str]]) -> None:
+    """A table in a terminal; elsewhere the same columns as plain lines, one a kernel whatever their width."""
+    if out().is_terminal:
+        from rich.table import Table
+
         table = Table(pad_edge=False, box=None)
         for heading in _HEADINGS:
             # the name is what gives way in a narrow terminal
             table.add_column(
                 heading, justify="left" if heading in _LEFT else "right", no_wrap=heading != "kernel", overflow="fold"
             )
-        for row in _rows(kernels, 56):
+        for row in rows:
             table.add_row(*map(escape, row))
-        out.print(table)
-        for line in _compilers(inspection):
-            out.print(f"  {escape(line)}", style="dim")
-    else:
-        out.print("  no device code")
-    for finding in inspection.findings:
-        for problem in finding.problems:
-            out.print(f"  [bold red]{finding.code}[/] {escape(finding.gate)}: {escape(problem)}")
-    failed = [finding.code for finding in inspection.findings if not finding.passed]
-    verdict = f"[bold red]failed[/] {', '.join(failed)}" if failed else "[bold green]passed[/]"
-    out.print(f"  {verdict} ({len(inspection.findings)} gates); correct, performs: not verified here (no device)")
+        out().print(table)
+        return
+    rows = [list(_HEADINGS), *rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(_HEADINGS, row, widths, strict=True)
+        line = "  ".join(text.ljust(width) if heading in _LEFT else text.rjust(width) for heading, text, width in cells)
+        print(line.rstrip())
 
 
 def show_comparison(comparison: Comparison) -> None:
     old, new = (", ".join(releases) or "no device code" for releases in comparison.toolkits)
     was, now = comparison.bytes
-    out.print(f"nvcc {old} -> {new}; {was / 2**20:.2f} -> {now / 2**20:.2f} MiB")
+    out().print(f"nvcc {old} -> {new}; {was / 2**20:.2f} -> {now / 2**20:.2f} MiB")
     for sign, keys in (("-", comparison.removed), ("+", comparison.added)):
         for name, arch in keys:
-            out.print(f"  {sign} {escape(short_name(demangle(name), 100))} ({arch})")
+            out().print(f"  {sign} {escape(short_name(demangle(name), 100))} ({arch})")
     spilling = [c for c in comparison.changed if c.fields.keys() & {"spill_stores", "spill_loads"}]
     for change in [*spilling, *(c for c in comparison.changed if c not in spilling)]:
         fields = ", ".join(
             f"{field.replace('_', ' ')} {_value(a)} -> {_value(b)}" for field, (a, b) in change.fields.items()
         )
-        out.print(f"  ~ {escape(short_name(demangle(change.name), 100))} ({change.arch}): {escape(fields)}")
+        out().print(f"  ~ {escape(short_name(demangle(change.name), 100))} ({change.arch}): {escape(fields)}")
     count = len(comparison.changed)
-    out.print(
+    out().print(
         f"{comparison.kernels} kernels: {count} changed, {len(spilling)} of them in their spills; "
         f"{len(comparison.added)} added, {len(comparison.removed)} removed"
     )
@@ -144,20 +157,20 @@ def _html_wheel(inspection: Inspection) -> str:
     wheel, kernels = subject.wheel, subject.code.kernels
     word = "passed" if inspection.passed else "failed"
     parts = [
-        f"<h2>{html_escape(wheel.path.name)}</h2>",
+        f"<h2>{html.escape(wheel.path.name)}</h2>",
         f'<p>{wheel.size} bytes, sha256 <code>{wheel.sha256}</code>: <strong class="{word}">{word}</strong></p><ul>',
     ]
     for finding in inspection.findings:
         mark = "passed" if finding.passed else "failed"
-        parts.append(f'<li><span class="{mark}">{mark}</span> {finding.code} ({html_escape(finding.gate)})')
-        parts += [f"<br><code>{html_escape(problem)}</code>" for problem in finding.problems]
+        parts.append(f'<li><span class="{mark}">{mark}</span> {finding.code} ({html.escape(finding.gate)})')
+        parts += [f"<br><code>{html.escape(problem)}</code>" for problem in finding.problems]
     parts.append("</ul>")
     if kernels:
         cells = "".join(f'<th class="{_class(heading)}">{heading}</th>' for heading in _HEADINGS)
-        parts.append(f"<p>{html_escape(_compilers(inspection)[0])}</p><table><tr>{cells}</tr>")
+        parts.append(f"<p>{html.escape(_compilers(inspection)[0])}</p><table><tr>{cells}</tr>")
         for row in _rows(kernels, 400):
             cells = "".join(
-                f'<td class="{_class(heading)}">{html_escape(text)}</td>'
+                f'<td class="{_class(heading)}">{html.escape(text)}</td>'
                 for heading, text in zip(_HEADINGS, row, strict=True)
             )
             parts.append(f"<tr>{cells}</tr>")

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from .build import _interruptible
+from .build import interruptible
 from .components import Component
 from .differences import Difference, compare_wheels
 from .environment import Environment
@@ -185,7 +185,7 @@ def check_reproducible(
 def _workplace(name: str) -> Iterator[_Workplace]:
     """A folder for one check, in the cache: on the disk where environments and sources fit and can be hard-linked."""
     base = cache_dir() / "repro"
-    with space_errors(base), _interruptible():
+    with space_errors(base), interruptible():
         base.mkdir(exist_ok=True)
         place = _Workplace(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base)))
         try:

@@ -6,8 +6,6 @@ import functools
 import os
 import pwd
 import re
-import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -33,9 +31,10 @@ def machine_words() -> tuple[bytes, ...]:
 
     Host and user names of fewer than six letters, or that are common words, are left out: they occur by accident.
     """
-    places = {project_root(), cache_dir(), Path.home(), Path(tempfile.gettempdir()), Path.cwd()}
+    places = {project_root(), cache_dir(), Path.home(), Path(os.environ.get("TMPDIR", "/tmp")), Path.cwd()}
     paths = {str(place) for place in places} | {str(place.resolve()) for place in places}
-    names = {socket.gethostname(), socket.gethostname().partition(".")[0], _user()}
+    host = os.uname().nodename
+    names = {host, host.partition(".")[0], _user()}
     names = {name for name in names if len(name) >= _MIN_WORD and name.casefold() not in _COMMON}
     long_enough = {path for path in paths if path.count("/") > 1}
     return tuple(sorted(word.encode() for word in long_enough | names))

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
-from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
+from typing import TYPE_CHECKING, Any
 
 from .errors import ArchwrightError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = ["err", "out", "print_error", "print_json"]
 
-#: A file or a pipe has no width of its own: wide enough for the tables, unless COLUMNS says otherwise.
-_WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
 
-out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+@functools.cache
+def out() -> Console:
+    """For results. A file or a pipe has no width of its own: it is wide enough for tables, unless COLUMNS is set."""
+    from rich.console import Console  # not needed for --json, and slow to import
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(highlight=False, soft_wrap=True, width=width)
+
+
+@functools.cache
+def err() -> Console:
+    """For progress and errors."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(data: Any) -> None:
@@ -27,9 +39,11 @@ def print_json(data: Any) -> None:
 
 
 def print_error(error: ArchwrightError) -> None:
-    err.print(f"[bold red]{error.code}[/] [bold]{escape(error.title)}[/]")
+    from rich.markup import escape
+
+    err().print(f"[bold red]{error.code}[/] [bold]{escape(error.title)}[/]")
     for label, text in (("found", error.found), ("needed", error.needed), ("why", error.why), ("fix", error.fix)):
-        err.print(f"  [dim]{label + ':':<8}[/]{escape(text)}")
+        err().print(f"  [dim]{label + ':':<8}[/]{escape(text)}")
     if error.detail:
-        err.print(escape(error.detail.rstrip()), style="dim")
-    err.print(f"  [dim]more:   docs/errors/{error.code}.md[/]")
+        err().print(escape(error.detail.rstrip()), style="dim")
+    err().print(f"  [dim]more:   docs/errors/{error.code}.md[/]")
