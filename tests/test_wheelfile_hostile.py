@@ -53,6 +53,7 @@ class Entry:
     local_name: bytes | None = None
     local_size: int | None = None
     local_method: int | None = None
+    local_flags: int | None = None
     local_extra: bytes = b""
     before: bytes = b""
     after: bytes = b""
@@ -79,9 +80,10 @@ def archive(entries: list[Entry], *, count: int | None = None, gap: bytes = b"",
         packed = len(body) if e.packed_size is None else e.packed_size
         offset = len(out) if e.offset is None else e.offset
         name = e.name if e.local_name is None else e.local_name
+        flags = e.flags if e.local_flags is None else e.local_flags
         method = e.method if e.local_method is None else e.local_method
         here = (0, 0, 0) if e.flags & SIZES_LATER else (crc, packed, size if e.local_size is None else e.local_size)
-        head = struct.pack("<4s5H3I2H", b"PK\3\4", 20, e.flags, method, 0, 33, *here, len(name), len(e.local_extra))
+        head = struct.pack("<4s5H3I2H", b"PK\3\4", 20, flags, method, 0, 33, *here, len(name), len(e.local_extra))
         out += head + name + e.local_extra + body + e.after
         directory += struct.pack(
             "<4s6H3I5H2I", b"PK\1\2", 0x0314, 20, e.flags, e.method, 0, 33, crc, packed, size,
@@ -152,6 +154,7 @@ def without(name: str, **more: bytes) -> bytes:
 BOMB = deflate(bytes(70 << 20))
 NOISE = random.Random(1).randbytes(400_000)
 INIT = FILES["tiny/__init__.py"]
+NO_PATH = struct.pack("<2HBI", 0x7075, 5, 1, zlib.crc32(b"ok.py"))
 UNICODE_PATH = struct.pack("<2HBI", 0x7075, 5 + 5, 1, zlib.crc32(b"ok.py")) + b"other"
 
 HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -215,6 +218,8 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
     # two descriptions
     "other name before the data": ("another name", lambda: evil("tiny/x", local_name=b"../x")),
     "other method before the data": ("described differently", lambda: first(local_method=0)),
+    "encrypted before the data": ("described differently", lambda: first(local_flags=1)),
+    "other encoding before the data": ("described differently", lambda: first(local_flags=UTF8)),
     "other size before the data": ("described differently", lambda: first(local_size=1)),
     "other size after the data": (
         "differently after",
@@ -280,6 +285,7 @@ DAMAGED: dict[str, tuple[str, Callable[[], bytes]]] = {
         b"\x14\0\0\0\x08\0\0\0\x21\0" + struct.pack("<I", zlib.crc32(b"evil")),
         b"\x14\0\0\x08\x08\0\0\0\x21\0" + struct.pack("<I", zlib.crc32(b"evil")))),
     "extra field is cut off": ("cannot be read", lambda: evil("tiny/x", extra=struct.pack("<2H", 1, 99))),
+    "empty second name": ("cannot be read", lambda: evil("ok.py", extra=NO_PATH)),
     "zip64 field is empty": ("cannot be read", lambda: evil("x", size=2**32 - 1, extra=struct.pack("<2H", 1, 0))),
     "entry elsewhere": ("is not where", lambda: archive(good()).replace(b"PK\3\4", b"PK\3\5", 1)),
     "entry runs past the end": ("is cut off", lambda: last(packed_size=9999)),
@@ -321,7 +327,7 @@ def test_damaged_wheels_are_named_so(write: Callable[..., Path], case: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"1" * 9999, b'{"a": "' + b"x" * (4 << 20)]
+    "text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"1" * 9999, b'{"a": "' + b"x" * (4 << 20) + b'"}']
 )
 def test_archwright_json_that_is_none_is_damage(write: Callable[..., Path], text: bytes) -> None:
     problem = problem_of(write(without("", **{"archwright.json": text})))
@@ -335,7 +341,7 @@ def test_limits_hold(write: Callable[..., Path]) -> None:
 
     assert read_wheel(path, max_bytes=total, max_members=6).members == FILES
     assert "unpacked, more than" in problem_of(path, max_bytes=total - 1)
-    assert "AW419" in problem_of(path, max_bytes=100)
+    assert "bytes, more than 100" in problem_of(path, max_bytes=100)
     assert "more than 5 entries" in problem_of(path, max_members=5)
 
 
@@ -406,4 +412,6 @@ def test_what_is_not_a_readable_file_says_what_the_system_says(tmp_path: Path) -
     assert "No such file" in problem_of(tmp_path / FILE_NAME)
     assert "Not a directory" in problem_of(Path(__file__) / FILE_NAME)
     assert "AW420" in problem_of(tmp_path / f"\0{FILE_NAME}")
+    (tmp_path / "c-1-py3-none-any.whl").symlink_to("/proc/self/status")
+    assert "changed while it was read" in problem_of(tmp_path / "c-1-py3-none-any.whl")
     assert "File name too long" in problem_of(tmp_path / ("x" * 999 + FILE_NAME))

@@ -57,9 +57,8 @@ def compare(old: Subject, new: Subject) -> Comparison:
         fields = {}
         for field in _FIELDS:
             was, now = ([getattr(kernel, field) for kernel in side[key]] for side in (before, after))
-            # a wheel that nobody disassembled says nothing about instructions
-            known = field != "instructions" or None not in (*was, *now)
-            if was != now and known:
+            # None: nobody disassembled that wheel, or nobody kept ptxas's report of it
+            if was != now and None not in (*was, *now):
                 fields[field] = (was[0], now[0]) if len(was) == len(now) == 1 else (was, now)
         if fields:
             changed.append(Change(*key, fields))

@@ -7,7 +7,7 @@ from pathlib import Path
 from .errors import ArchwrightError, Exit, fail
 from .inspection import Inspection, inspect_wheel, read_subject, rewrite_budget
 from .project import space_errors
-from .ui import err, out, print_error, print_json
+from .ui import err, print_error, print_json, say
 
 __all__ = ["compare_wheels", "inspect_wheels"]
 
@@ -44,7 +44,7 @@ def inspect_wheels(paths: tuple[Path, ...], *, sass: bool, html: Path | None, wr
             from .report import show_inspection
 
             show_inspection(inspection)
-            out().print()
+            say()
     if html:
         from .report import html_page
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 from .demangle import demangle, short_name
-from .ui import out
+from .ui import out, say
 
 if TYPE_CHECKING:
     from .compare import Comparison
@@ -27,32 +26,38 @@ _TENSOR_CORE = ("tcgen05.mma", "wgmma", "mma")
 def show_inspection(inspection: Inspection) -> None:
     subject = inspection.subject
     wheel, kernels = subject.wheel, subject.code.kernels
-    out().print(f"[bold]{escape(wheel.path.name)}[/]  {wheel.size / 2**20:.2f} MiB")
-    out().print(f"  sha256 {wheel.sha256}", style="dim")
+    say(f"{wheel.path.name}  {wheel.size / 2**20:.2f} MiB", "bold")
+    say(f"  sha256 {wheel.sha256}", "dim")
     if kernels:
         _show_table(_rows(kernels, 56))
-        for line in _compilers(inspection):
-            out().print(f"  {escape(line)}", style="dim")
+        say(f"  {_compilers(inspection)}", "dim")
     else:
-        out().print("  no device code")
+        say("  no device code")
     for finding in inspection.findings:
         for problem in finding.problems:
-            out().print(f"  [bold red]{finding.code}[/] {escape(finding.gate)}: {escape(problem)}")
+            say(f"  {finding.code} {finding.gate}: {problem}", "red")
     failed = [finding.code for finding in inspection.findings if not finding.passed]
-    verdict = f"[bold red]failed[/] {', '.join(failed)}" if failed else "[bold green]passed[/]"
-    out().print(f"  {verdict} ({len(inspection.findings)} gates); correct, performs: not verified here (no device)")
+    verdict = f"failed {', '.join(failed)}" if failed else "passed"
+    claim = f"({len(inspection.findings)} gates); correct, performs: not verified here (no device)"
+    say(f"  {verdict} {claim}", "bold red" if failed else "green")
 
 
 def _show_table(rows: list[list[str]]) -> None:
     """A table in a terminal; elsewhere the same columns as plain lines, one a kernel whatever their width."""
-    if out().is_terminal:
+    if sys.stdout.isatty():
+        from rich.markup import escape
         from rich.table import Table
 
         table = Table(pad_edge=False, box=None)
         for heading in _HEADINGS:
-            # the name is what gives way in a narrow terminal
+            # the name gives way first in a narrow terminal, and does not vanish
+            name = heading == "kernel"
             table.add_column(
-                heading, justify="left" if heading in _LEFT else "right", no_wrap=heading != "kernel", overflow="fold"
+                heading,
+                justify="left" if heading in _LEFT else "right",
+                no_wrap=not name,
+                overflow="fold",
+                min_width=30 if name else None,
             )
         for row in rows:
             table.add_row(*map(escape, row))
@@ -69,18 +74,18 @@ def _show_table(rows: list[list[str]]) -> None:
 def show_comparison(comparison: Comparison) -> None:
     old, new = (", ".join(releases) or "no device code" for releases in comparison.toolkits)
     was, now = comparison.bytes
-    out().print(f"nvcc {old} -> {new}; {was / 2**20:.2f} -> {now / 2**20:.2f} MiB")
+    say(f"nvcc {old} -> {new}; {was / 2**20:.2f} -> {now / 2**20:.2f} MiB", "bold")
     for sign, keys in (("-", comparison.removed), ("+", comparison.added)):
         for name, arch in keys:
-            out().print(f"  {sign} {escape(short_name(demangle(name), 100))} ({arch})")
+            say(f"  {sign} {short_name(demangle(name), 100)} ({arch})")
     spilling = [c for c in comparison.changed if c.fields.keys() & {"spill_stores", "spill_loads"}]
     for change in [*spilling, *(c for c in comparison.changed if c not in spilling)]:
         fields = ", ".join(
             f"{field.replace('_', ' ')} {_value(a)} -> {_value(b)}" for field, (a, b) in change.fields.items()
         )
-        out().print(f"  ~ {escape(short_name(demangle(change.name), 100))} ({change.arch}): {escape(fields)}")
+        say(f"  ~ {short_name(demangle(change.name), 100)} ({change.arch}): {fields}")
     count = len(comparison.changed)
-    out().print(
+    say(
         f"{comparison.kernels} kernels: {count} changed, {len(spilling)} of them in their spills; "
         f"{len(comparison.added)} added, {len(comparison.removed)} removed"
     )
@@ -117,12 +122,11 @@ def _rows(kernels: Iterable[KernelFacts], width: int) -> list[list[str]]:
     ]
 
 
-def _compilers(inspection: Inspection) -> list[str]:
+def _compilers(inspection: Inspection) -> str:
     code = inspection.subject.code
     releases = ", ".join(sorted(inspection.subject.releases))
-    cubins = f"{len(code.cubins)} cubins, ptxas {releases}"
     how = sorted({compression for *_, compression in code.cubins if compression})
-    return [cubins + (f", compressed with {', '.join(how)}" if how else "")]
+    return f"{len(code.cubins)} cubins, ptxas {releases}" + (f", compressed with {', '.join(how)}" if how else "")
 
 
 _PAGE = """<!doctype html>
@@ -167,7 +171,7 @@ def _html_wheel(inspection: Inspection) -> str:
     parts.append("</ul>")
     if kernels:
         cells = "".join(f'<th class="{_class(heading)}">{heading}</th>' for heading in _HEADINGS)
-        parts.append(f"<p>{html.escape(_compilers(inspection)[0])}</p><table><tr>{cells}</tr>")
+        parts.append(f"<p>{html.escape(_compilers(inspection))}</p><table><tr>{cells}</tr>")
         for row in _rows(kernels, 400):
             cells = "".join(
                 f'<td class="{_class(heading)}">{html.escape(text)}</td>'

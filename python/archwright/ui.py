@@ -13,7 +13,7 @@ from .errors import ArchwrightError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["err", "out", "print_error", "print_json"]
+__all__ = ["err", "out", "print_error", "print_json", "say"]
 
 
 @functools.cache
@@ -31,6 +31,14 @@ def err() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str = "", style: str = "") -> None:
+    """One line for people. Rich is not even imported when standard output is not a terminal."""
+    if sys.stdout.isatty():
+        out().print(text, style=style or None, markup=False)
+    else:
+        print(text)
 
 
 def print_json(data: Any) -> None:
