@@ -28,7 +28,8 @@ pytestmark = pytest.mark.usefixtures("cache", "pip_answers_at_once")
 
 def in_cache(cache: Path) -> set[str]:
     """Everything in the cache but lock files."""
-    return {str(p.relative_to(cache)) for p in cache.rglob("*") if not p.name.endswith(".lock")}
+    found = {p.relative_to(cache) for p in cache.rglob("*") if not p.name.endswith(".lock")}
+    return {str(path) for path in found if path.parts[0] != "tables"}  # which tables were validated
 
 
 def code_of(component: Component, *, offline: bool = False) -> str:

@@ -19,6 +19,8 @@ __all__ = ["html_page", "show_comparison", "show_inspection"]
 
 _HEADINGS = ("kernel", "arch", "registers", "spills", "stack", "shared", "threads", "code", "tensor core", "bulk copy")
 _LEFT = frozenset(["kernel", "arch", "tensor core"])
+#: Columns of a terminal below which Rich would cut the names away.
+_WIDE = 150
 #: Families that a person looks for first; `--json` has all of them.
 _TENSOR_CORE = ("tcgen05.mma", "wgmma", "mma")
 
@@ -43,22 +45,14 @@ def show_inspection(inspection: Inspection) -> None:
 
 
 def _show_table(rows: list[list[str]]) -> None:
-    """A table in a terminal; elsewhere the same columns as plain lines, one a kernel whatever their width."""
-    if sys.stdout.isatty():
+    """A table in a terminal that is wide enough; elsewhere the same columns as plain lines, one a kernel."""
+    if sys.stdout.isatty() and out().width >= _WIDE:
         from rich.markup import escape
         from rich.table import Table
 
         table = Table(pad_edge=False, box=None)
         for heading in _HEADINGS:
-            # the name gives way first in a narrow terminal, and does not vanish
-            name = heading == "kernel"
-            table.add_column(
-                heading,
-                justify="left" if heading in _LEFT else "right",
-                no_wrap=not name,
-                overflow="fold",
-                min_width=30 if name else None,
-            )
+            table.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=True)
         for row in rows:
             table.add_row(*map(escape, row))
         out().print(table)
