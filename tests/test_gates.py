@@ -44,7 +44,7 @@ def entry(arch: str, section: str = ".nv_fatbin", **more: Any) -> tuple[str, str
 
 
 CODE = DeviceCode(
-    binaries=(Binary(MODULE, Dynamic(("libc.so.6", "libcudart.so.13"), (), ("GLIBC_2.34",))),),
+    binaries=(Binary(MODULE, "x86_64", Dynamic(("libc.so.6", "libcudart.so.13"), (), ("GLIBC_2.34",))),),
     cubins=tuple(map(entry, ARCHES)),
     ptx=(),
     kernels=tuple(map(kernel, ARCHES)),
@@ -118,15 +118,27 @@ DOCTORED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a tag in WHEEL that the name does not have": ({"tag": "cp312-cp312-manylinux_2_28_x86_64"}, "AW414"),
     "binaries newer than the tag": (
-        {"code": replace(CODE, binaries=(Binary(MODULE, Dynamic(("libc.so.6",), (), ("GLIBC_2.38",))),))},
+        {"code": replace(CODE, binaries=(Binary(MODULE, "x86_64", Dynamic(("libc.so.6",), (), ("GLIBC_2.38",))),))},
         "AW414",
     ),
     "binaries older than the tag": (
-        {"code": replace(CODE, binaries=(Binary(MODULE, Dynamic(("libc.so.6",), (), ("GLIBC_2.17",))),))},
+        {"code": replace(CODE, binaries=(Binary(MODULE, "x86_64", Dynamic(("libc.so.6",), (), ("GLIBC_2.17",))),))},
         "AW414",
     ),
+    "binaries of another processor": (
+        {"code": replace(CODE, binaries=(replace(CODE.binaries[0], processor="aarch64"),))},
+        "AW414",
+    ),
+    "a record that is not of the right kind": (
+        {"record": {"component": "tiny", "target": "sm100", "toolchain": ["13.2.86"]}},
+        "AW422",
+    ),
     "B4: a run path": (
-        {"code": replace(CODE, binaries=(Binary(MODULE, replace(CODE.binaries[0].dynamic, run_paths=("/opt/x",))),))},
+        {
+            "code": replace(
+                CODE, binaries=(Binary(MODULE, "x86_64", replace(CODE.binaries[0].dynamic, run_paths=("/opt/x",))),)
+            )
+        },
         "AW403",
     ),
     "H2: a path in a text": (

@@ -166,3 +166,22 @@ def test_compare_names_what_changed_kernel_by_kernel(wheel: Path) -> None:
 def test_compare_of_a_wheel_with_itself(wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--compare", str(wheel), str(wheel), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["changed"] == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spill_stores": "many"},
+        {"spill_loads": None},
+        {"losses": 3, "instructions": [1]},
+        {"instructions": {"mma": "x", "wgmma": 2}},
+        {"registers": "168"},
+    ],
+)
+def test_a_record_of_the_wrong_kind_counts_as_none(changes: dict[str, object]) -> None:
+    entry = {**kernel("a", spill_stores=20, spill_loads=28).as_dict(), **changes}
+    code = DeviceCode((), (), (), (kernel("a"),)).with_record([entry])
+    (found,) = code.kernels
+    assert found.spill_stores in (None, 0, 20)
+    assert found.losses == ()
+    assert found.instructions in (None, {"wgmma": 2})

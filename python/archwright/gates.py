@@ -141,8 +141,6 @@ def _relocatable(subject: Subject) -> list[str]:
 
 def _platform(subject: Subject) -> list[str]:
     wheel, dynamic = subject.wheel, subject.dynamic
-    processor = wheel.platform.rpartition("linux_")[2].partition("_")[2] if "manylinux" in wheel.platform else ""
-    processor = next((p for p in ("x86_64", "aarch64") if wheel.platform.endswith(p)), processor)
     problems = []
     named = sorted(
         f"{python}-{abi}-{platform}"
@@ -152,9 +150,10 @@ def _platform(subject: Subject) -> list[str]:
     )
     if sorted(wheel.wheel_tags()) != named:
         problems.append(f"the file name says {' '.join(named)}, WHEEL says {' '.join(wheel.wheel_tags()) or 'nothing'}")
-    binary = smallest_policy(dynamic.needed, dynamic.versions, processor)
-    if subject.code.binaries and binary != wheel.platform:
-        problems.append(f"the file name says {wheel.platform}, the binaries need {binary}")
+    for processor in sorted({binary.processor for binary in subject.code.binaries}):
+        needed = smallest_policy(dynamic.needed, dynamic.versions, processor)
+        if needed != wheel.platform:
+            problems.append(f"the file name says {wheel.platform}, the binaries need {needed}")
     return problems
 
 
@@ -189,7 +188,8 @@ def _toolkit(subject: Subject) -> list[str]:
         for key in mine
         if says[key] != mine[key]
     ]
-    nvcc = record.get("toolchain", {}).get("nvcc")
+    toolchain = record.get("toolchain")
+    nvcc = toolchain.get("nvcc") if isinstance(toolchain, dict) else None
     problems += [
         f"cubins by ptxas {r}, archwright.json says nvcc {nvcc}" for r in sorted(subject.releases) if r != nvcc
     ]

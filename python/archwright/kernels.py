@@ -14,6 +14,8 @@ from .ptxas import Report
 
 __all__ = ["Binary", "DeviceCode", "KernelFacts", "Ptx", "cubin_payloads", "read_device_code"]
 
+#: e_machine of the processors that wheels are for
+_PROCESSORS = {62: "x86_64", 183: "aarch64"}
 _SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 _CONTAINER = re.compile(re.escape(MAGIC) + rb"\x01\x00\x10\x00")
 
@@ -58,9 +60,10 @@ class Ptx:
 
 @dataclass(frozen=True)
 class Binary:
-    """One host library of the wheel: what its ELF file needs."""
+    """One host library of the wheel: what its ELF file is for, and what it needs."""
 
     member: str
+    processor: str
     dynamic: Dynamic
 
 
@@ -97,7 +100,7 @@ def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
                 if elf.machine == CUDA:
                     cubins.append((name, "", read_cubin(data), len(data), ""))
                     continue
-                binaries.append(Binary(name, elf.dynamic()))
+                binaries.append(Binary(name, _PROCESSORS.get(elf.machine, f"machine-{elf.machine}"), elf.dynamic()))
                 for section, entry in _entries(elf):
                     if entry.kind is Kind.PTX:
                         ptx.append(Ptx(name, ptx_arch(entry.payload), len(entry.payload)))
@@ -171,13 +174,20 @@ def _with_report(kernel: KernelFacts, report: Report | None) -> KernelFacts:
 
 
 def _with_entry(kernel: KernelFacts, entry: Mapping[str, Any] | None) -> KernelFacts:
+    """Anybody may have written the record: what is not of the right kind counts as not recorded."""
     same = ("registers", "stack", "code")
     if entry is None or any(entry.get(field) != getattr(kernel, field) for field in same):
         return kernel
+    stores, loads = (
+        value if isinstance(value := entry.get(f"spill_{what}"), int) else None for what in ("stores", "loads")
+    )
+    losses, families = entry.get("losses"), entry.get("instructions")
     return replace(
         kernel,
-        spill_stores=entry.get("spill_stores"),
-        spill_loads=entry.get("spill_loads"),
-        losses=tuple(entry.get("losses", ())),
-        instructions=entry.get("instructions"),
+        spill_stores=stores,
+        spill_loads=loads,
+        losses=tuple(map(str, losses)) if isinstance(losses, list) else (),
+        instructions={str(k): v for k, v in families.items() if isinstance(v, int)}
+        if isinstance(families, dict)
+        else None,
     )
