@@ -26,9 +26,8 @@ from . import __version__
 from .abi import Abi, read_abi
 from .components import Component
 from .elf import Damaged
-from .errors import ArchwrightError, fail
-from .gates import gate_error, missing_files
-from .inspection import Promise, inspect_wheel, summary_of
+from .gates import gate_error, missing_files, refusal
+from .inspection import Promise, inspect_wheel, summary_of, unreadable
 from .kernels import DeviceCode, read_device_code
 from .project import space_errors
 from .ptxas import Report
@@ -74,16 +73,16 @@ def finish_wheel(
         members = {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
     info = next(name.partition("/")[0] for name in members if name.partition("/")[0].endswith(".dist-info"))
     if missing := missing_files(component, members):
-        raise _incomplete(component.name, missing)
+        raise refusal("AW401", f"no file {', '.join(missing)}", raw.name)
     abi = read_abi(raw)
     if abi.platform.startswith("linux_"):
-        raise _no_platform(abi)
+        raise refusal("AW402", f"no manylinux policy fits; needs {abi.needs} and {abi.platform}", raw.name)
     try:
         code = read_device_code(members).with_reports(report.ptxas)
         if report.disassembler:
             code = count_instructions(code, members, report.disassembler, report.counts)
     except Damaged as error:
-        raise _damaged(component.name, error) from error
+        raise unreadable(raw.name, error) from error
     del members[f"{info}/RECORD"]
     members |= {f"{info}/licenses/{name}": (source.path / name).read_bytes() for name in component.license_files}
     members[f"{info}/METADATA"] = _with_licenses(members[f"{info}/METADATA"], component.license_files)
@@ -108,37 +107,6 @@ def finish_wheel(
                 raise replace(failed, fix=f"{failed.fix}. The wheel is kept: {kept}")
             written.replace(final)
     return final
-
-
-def _incomplete(component: str, missing: list[str]) -> ArchwrightError:
-    """Before anything else: without its binaries a wheel has no platform."""
-    return fail(
-        "AW401",
-        found=f"a wheel of {component} without {', '.join(missing)}",
-        needed="every file that the recipe expects",
-        why="a step of the build produced nothing without failing",
-        fix="delete the build folder of the component and build again; if it persists, the recipe is wrong",
-    )
-
-
-def _no_platform(abi: Abi) -> ArchwrightError:
-    return fail(
-        "AW402",
-        found=f"platform {abi.platform}: no manylinux policy fits; needs {abi.needs}",
-        needed="libraries and symbol versions that some manylinux policy allows",
-        why="the wheel would not load on systems that the target promises",
-        fix="build with the provisioned compiler and its sysroot: unset CXX, and take a newer g++ off PATH",
-    )
-
-
-def _damaged(component: str, error: Damaged) -> ArchwrightError:
-    return fail(
-        "AW420",
-        found=f"the wheel of {component}: {error}",
-        needed="binaries that can be read whole",
-        why="what cannot be read cannot be vouched for",
-        fix="delete the build folder of the component and build again",
-    )
 
 
 def _sbom(request: Request, source: SourceTree) -> bytes:

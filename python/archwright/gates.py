@@ -18,7 +18,7 @@ from .targets import Target
 from .traces import find_traces
 from .wheelfile import WheelFile, check_record
 
-__all__ = ["GATES", "Finding", "Gate", "Subject", "gate_error", "missing_files", "pass_gates"]
+__all__ = ["GATES", "Finding", "Gate", "Subject", "gate_error", "missing_files", "pass_gates", "refusal"]
 
 
 @dataclass(frozen=True)
@@ -287,6 +287,13 @@ GATES = (
 def pass_gates(subject: Subject) -> tuple[Finding, ...]:
     """Ask every gate, in the table's order."""
     return tuple(Finding(gate.code, CATALOGUE[gate.code].title, tuple(gate.check(subject))) for gate in GATES)
+
+
+def refusal(code: str, problem: str, name: str) -> ArchwrightError:
+    """The error of one gate, for who notices before there is a wheel to inspect."""
+    error = gate_error((Finding(code, CATALOGUE[code].title, (problem,)),), name)
+    assert error is not None
+    return error
 
 
 def gate_error(findings: tuple[Finding, ...], name: str) -> ArchwrightError | None:

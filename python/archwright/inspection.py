@@ -11,13 +11,13 @@ from typing import Any
 from .budget import budget_path, read_budget, write_budget
 from .components import Component, components
 from .elf import Damaged
-from .errors import fail
+from .errors import ArchwrightError, fail
 from .gates import Finding, Subject, pass_gates
 from .kernels import DeviceCode, read_device_code
 from .targets import Target, Tier, target_table
 from .wheelfile import WheelFile, read_wheel
 
-__all__ = ["Inspection", "Promise", "inspect_wheel", "read_subject", "rewrite_budget", "summary_of"]
+__all__ = ["Inspection", "Promise", "inspect_wheel", "read_subject", "rewrite_budget", "summary_of", "unreadable"]
 
 #: What an inspection cannot show, said in every report.
 NOT_VERIFIED = ("correct: no device ran these kernels", "performs: no device ran these kernels")
@@ -87,18 +87,22 @@ def read_subject(path: Path, disassembler: Path | None = None, promise: Promise 
 
             code = count_instructions(code, wheel.members, disassembler)
     except Damaged as error:
-        raise fail(
-            "AW420",
-            found=f"{path.name}: {error}",
-            needed="binaries that are whole",
-            why="what cannot be read cannot be vouched for",
-            fix="build the wheel again, or download it again and compare its sha256 with the index",
-        ) from error
+        raise unreadable(path.name, error) from error
     record = wheel.archwright() or {}
     code = code.with_record(_kernels_of(record))
     component, target = promise.component, promise.target
     budget = read_budget(budget_path(component.folder, target.name)) if component.has_device_code else {}
     return Subject(wheel, code, component, target, promise.arches, promise.toolkit, budget)
+
+
+def unreadable(name: str, error: Damaged) -> ArchwrightError:
+    return fail(
+        "AW420",
+        found=f"{name}: {error}",
+        needed="binaries that are whole",
+        why="what cannot be read cannot be vouched for",
+        fix="build the wheel again, or download it again and compare its sha256 with the index",
+    )
 
 
 def _kernels_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
