@@ -45,6 +45,12 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Fuzz the readers of wheels and device code for a minute (or as `-- -max_total_time=N` says)."""
+    session.run("python", "tests/fuzz/fuzz_device_code.py", *(session.posargs or ["-max_total_time=60"]))
+
+
+@nox.session(default=False)
 def lock(session: nox.Session) -> None:
     """Regenerate every lock from its input (needs the network)."""
     session.chdir("envs")

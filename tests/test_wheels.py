@@ -173,6 +173,26 @@ def test_flash_mla_has_exactly_the_requested_arch(
     assert ".ptx" not in ptx
 
 
+def test_every_figure_of_flash_mla_is_cuobjdumps(
+    wheels: dict[str, Path], environment: Environment, tmp_path: Path
+) -> None:
+    module = extension_of(wheels["flash_mla"], "flash_mla", tmp_path)
+    cuobjdump = str(environment.toolkit / "bin" / "cuobjdump")
+    told = subprocess.run([cuobjdump, "-res-usage", module], capture_output=True, text=True, check=True).stdout
+    pattern = r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+) (.*)"
+    theirs = [
+        (name, *map(int, figures), dict(sorted((b, int(n)) for b, n in re.findall(r"CONSTANT\[(\d+)\]:(\d+)", rest))))
+        for name, *figures, rest in re.findall(pattern, told)
+    ]
+    (found,) = inspect(wheels["flash_mla"])["wheels"]
+    mine = [
+        (k["name"], k["registers"], k["stack"], k["shared"], k["local"], dict(sorted(k["constants"].items())))
+        for k in found["kernels"]
+    ]
+    assert len(mine) > 60
+    assert sorted(mine, key=str) == sorted(theirs, key=str)
+
+
 def test_deep_gemm_carries_headers_and_stub(wheels: dict[str, Path]) -> None:
     with zipfile.ZipFile(wheels["deep_gemm"]) as archive:
         names = set(archive.namelist())

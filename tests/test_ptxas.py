@@ -1,0 +1,70 @@
+"""ptxas's report, in its own words (nvcc 13.2.86, `--ptxas-options=-v`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from archwright.ptxas import Report, read_report, read_reports
+
+TWO_ARCHES = """\
+ptxas info    : 3 bytes gmem, 24 bytes cmem[4]
+ptxas info    : Compiling entry function '_Z1gv' for 'sm_100a'
+ptxas info    : Function properties for _Z1gv
+    40 bytes stack frame, 20 bytes spill stores, 28 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 40 bytes cumulative stack size
+ptxas info    : Compile time = 358.251 ms
+ptxas info    : Function properties for _Z6helperv
+    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Compiling entry function '_Z1kv' for 'sm_100a'
+ptxas info    : Function properties for _Z1kv
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers
+ptxas info    : 3 bytes gmem, 24 bytes cmem[4]
+ptxas info    : Compiling entry function '_Z1gv' for 'sm_103a'
+ptxas info    : Function properties for _Z1gv
+    48 bytes stack frame, 72 bytes spill stores, 72 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 48 bytes cumulative stack size
+"""
+IGNORED = "(C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry."
+SERIAL = (
+    "(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register "
+    "resources for the function '_Z1kv'"
+)
+
+
+def test_kernels_of_two_architectures_and_not_their_helpers() -> None:
+    assert list(read_report(TWO_ARCHES)) == [
+        Report("_Z1gv", "sm_100a", 168, 40, 20, 28),
+        Report("_Z1kv", "sm_100a", 32, 0, 0, 0),
+        Report("_Z1gv", "sm_103a", 168, 48, 72, 72),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "nvcc warning : something\n", "a.cu(3): warning #68-D: integer conversion\n"])
+def test_other_output_has_no_report(text: str) -> None:
+    assert list(read_report(text)) == []
+
+
+def test_h1_a_loss_without_a_name_counts_for_every_kernel_of_its_architecture() -> None:
+    text = TWO_ARCHES.replace(
+        "ptxas info    : 3 bytes gmem", f"ptxas info    : {IGNORED}\nptxas info    : 3 bytes gmem", 1
+    )
+    losses = {(r.name, r.arch): r.losses for r in read_report(text)}
+    assert all(IGNORED in losses[name, "sm_100a"][0] for name in ("_Z1gv", "_Z1kv"))
+    assert losses["_Z1gv", "sm_103a"] == ()
+
+
+def test_h1_a_loss_with_a_name_counts_for_that_kernel() -> None:
+    text = f"ptxas info    : {SERIAL}\n{TWO_ARCHES}"
+    losses = {(r.name, r.arch): r.losses for r in read_report(text)}
+    assert losses == {("_Z1gv", "sm_100a"): (), ("_Z1kv", "sm_100a"): (SERIAL,), ("_Z1gv", "sm_103a"): ()}
+
+
+def test_logs_are_read_together_and_one_that_is_gone_counts_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.o.log").write_text(TWO_ARCHES)
+    (tmp_path / "b.o.log").write_bytes(b"\xff\xfe" + TWO_ARCHES.replace("_Z1gv", "_Z1xv").encode())
+    found = read_reports([tmp_path / "a.o.log", tmp_path / "b.o.log", tmp_path / "gone.o.log"])
+    assert len(found) == 5
+    assert found["_Z1xv", "sm_103a"].spill_stores == 72
