@@ -118,13 +118,20 @@ function(archwright_extension module)
         )
     endforeach()
 
-    # Names of device code with internal linkage carry a hash of the source's absolute path: give a fixed one. The option
-    # is undocumented; nvcc itself passes it to its front end (`nvcc --dryrun`), and the last one wins.
+    # Names of device code with internal linkage carry hashes: of the source's absolute path, which is given a fixed one
+    # (the option is undocumented; nvcc itself passes it to its front end, see `nvcc --dryrun`, and the last one wins),
+    # and of what anchor.cuh fixes.
     foreach(unit IN LISTS ARCHWRIGHT_UNITS)
         if(unit MATCHES "\\.cu$")
-            set_source_files_properties(
-                "${ARCHWRIGHT_SOURCE}/${unit}"
-                PROPERTIES COMPILE_OPTIONS "-Xcudafe=--orig_src_path_name=/src/${PROJECT_NAME}/${unit}"
+            string(MAKE_C_IDENTIFIER "archwright_anchor_${unit}" anchor)
+            set_property(
+                SOURCE "${ARCHWRIGHT_SOURCE}/${unit}"
+                PROPERTY
+                    COMPILE_OPTIONS
+                        "-Xcudafe=--orig_src_path_name=/src/${PROJECT_NAME}/${unit}"
+                        -include
+                        "${ARCHWRIGHT_CMAKE}/anchor.cuh"
+                        "-DARCHWRIGHT_ANCHOR=${anchor}"
             )
         endif()
     endforeach()

@@ -71,6 +71,21 @@ def test_a_new_nvcc_is_compared_with_the_one_that_is_known(path: Path) -> None:
     ]
 
 
+def test_the_newest_known_nvcc_is_the_newest_by_number(path: Path) -> None:
+    for nvcc in ("13.2.86", "13.10.1", "13.1.115"):
+        write(path, kernel(), nvcc=nvcc)
+    problems = check_budget(read_budget(path), [SPILLING], "13.11.0")
+    assert problems[0].endswith("there is one for 13.1.115, 13.2.86, 13.10.1")
+    assert ", 13.10.1 -> 13.11.0: " in problems[1]
+
+
+def test_problems_come_in_a_fixed_order_and_once(path: Path) -> None:
+    write(path, *(kernel(f"_Z{n}k{n:0{n - 1}}v") for n in range(2, 9)))
+    problems = check_budget(read_budget(path), [SPILLING, SPILLING], "13.2.86")
+    assert len(problems) == 8
+    assert problems[1:] == sorted(problems[1:])
+
+
 def test_writing_again_replaces_only_the_wheels_own_lines(path: Path) -> None:
     write(path, kernel(), kernel(arch="sm_103a"), nvcc="13.1.115")
     write(path, SPILLING)

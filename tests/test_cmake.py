@@ -14,7 +14,7 @@ from archwright.components import components
 
 RECORDED = (
     *("add_library", "add_custom_command", "add_custom_target", "find_package", "install", "project"),
-    *("python_add_library", "set_source_files_properties", "set_target_properties"),
+    *("python_add_library", "set_property", "set_target_properties"),
     *("target_compile_definitions", "target_compile_options"),
     *("target_include_directories", "target_link_libraries", "target_link_options", "target_precompile_headers"),
 )
@@ -141,12 +141,17 @@ def test_h2_paths_of_the_build_machine_are_mapped_away(configured: Configured, c
     assert not [o for o in options if "lineinfo" in o or "source-in-ptx" in o]
 
 
-def test_h2_names_of_device_code_do_not_depend_on_the_source_path(configured: Configured, component: str) -> None:
+def test_h2_names_of_device_code_do_not_depend_on_path_and_process(configured: Configured, component: str) -> None:
     device = [unit.path for unit in components()[component].units if unit.is_device]
-    fixed = f"--orig_src_path_name=/src/{component}"
-    assert configured.calls("set_source_files_properties") == [
-        [f"/the/source/{path}", "PROPERTIES", "COMPILE_OPTIONS", f"-Xcudafe={fixed}/{path}"] for path in device
+    calls = configured.calls("set_property")
+    assert [words[:4] for words in calls] == [
+        ["SOURCE", f"/the/source/{p}", "PROPERTY", "COMPILE_OPTIONS"] for p in device
     ]
+    for path, (*_, original, include, header, anchor) in zip(device, calls, strict=True):
+        assert original == f"-Xcudafe=--orig_src_path_name=/src/{component}/{path}"
+        assert include == "-include" and header.endswith("/cmake/anchor.cuh")
+        assert anchor == "-DARCHWRIGHT_ANCHOR=archwright_anchor_" + re.sub(r"\W", "_", path)
+    assert len({words[-1] for words in calls}) == len(device), "two equal names would not link"
 
 
 def test_h2_symbols_are_gone_before_the_build_id_is_computed(configured: Configured) -> None:

@@ -67,7 +67,7 @@ def read_budget(path: Path) -> Budget:
             found=f"{path}: {error}",
             needed='lines like `"13.2.86 sm_100a" = { registers = 168, stack = 0, stores = 0, loads = 0 }`',
             why="a budget that is not read limits nothing",
-            fix="write it again: `archwright inspect --write-budget WHEEL`",
+            fix="restore the file from git, or delete it and write it anew: `archwright inspect --write-budget WHEEL`",
         ) from error
     return budget
 
@@ -98,12 +98,14 @@ def check_budget(budget: Budget, kernels: Iterable[KernelFacts], nvcc: str) -> l
                 problems.append(f"{_label(name)} ({arch}): not in the budget of nvcc {nvcc}: {_words(takes)}")
             elif above := _above(takes, limits[name]):
                 problems.append(f"{_label(name)} ({arch}): {above}")
-        problems += [f"{_label(name)} ({arch}): in the budget, not in the wheel" for name in limits.keys() - needs]
-    return problems
+        problems += [
+            f"{_label(name)} ({arch}): in the budget, not in the wheel" for name in sorted(limits.keys() - needs)
+        ]
+    return list(dict.fromkeys(problems))  # a kernel may be in several cubins
 
 
 def _unknown_toolchain(budget: Budget, needs: Mapping[str, Limits], nvcc: str, arch: str) -> list[str]:
-    known = sorted(toolchain for toolchain, its_arch in budget if its_arch == arch)
+    known = sorted((toolchain for toolchain, its_arch in budget if its_arch == arch), key=_release)
     problems = [f"no budget for nvcc {nvcc}, {arch}" + (f"; there is one for {', '.join(known)}" if known else "")]
     if known:
         before = budget[known[-1], arch]
@@ -112,8 +114,12 @@ def _unknown_toolchain(budget: Budget, needs: Mapping[str, Limits], nvcc: str, a
                 problems.append(f"{_label(name)} ({arch}), {known[-1]} -> {nvcc}: {_change(before[name], takes)}")
             elif name not in before:
                 problems.append(f"{_label(name)} ({arch}): new with nvcc {nvcc}: {_words(takes)}")
-        problems += [f"{_label(name)} ({arch}): gone with nvcc {nvcc}" for name in before.keys() - needs]
+        problems += [f"{_label(name)} ({arch}): gone with nvcc {nvcc}" for name in sorted(before.keys() - needs)]
     return problems
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 _NAMES = {"registers": "registers", "stack": "bytes of stack", "stores": "bytes of spill stores", "loads": "of loads"}
@@ -134,7 +140,7 @@ def _change(old: Limits, new: Limits) -> str:
 
 
 def _label(name: str) -> str:
-    return short_name(demangle(name))
+    return short_name(demangle(name), 100)
 
 
 def write_budget(path: Path, kernels: Iterable[KernelFacts], nvcc: str, component: str, target: str) -> None:

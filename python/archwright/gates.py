@@ -229,7 +229,7 @@ GATES = (
         "AW413",
         "no relocatable device code",
         "what a device link left in is never used, and doubles the size",
-        "leave CUDA_SEPARABLE_COMPILATION off, or resolve the device symbols",
+        "leave CUDA_SEPARABLE_COMPILATION (-rdc=true) off",
         _relocatable,
     ),
     Gate(
