@@ -151,3 +151,14 @@ def test_a_log_without_any_error_shows_its_end(log: Path) -> None:
 def test_a_log_that_is_no_text_is_read_all_the_same(log: Path) -> None:
     log.write_bytes(b"\xff\xfe error: \x80\n")
     assert explain(log).code == "AW501"
+
+
+def test_every_problem_that_the_gates_found_is_shown(log: Path) -> None:
+    """pip indents what the backend printed, and goes on with its own words."""
+    parts = {"found": "a.whl: one (and 2 more)", "needed": "n", "why": "w", "fix": "f"}
+    error = fail("AW412", **parts, detail="AW412 one\nAW412 two\nAW418 three")
+    indented = "".join(f"  {line}\n" for line in str(error).splitlines())
+    found = explain(log, text=f"  *** Making wheel...\n{indented}  error: subprocess-exited-with-error\n")
+
+    assert (found.code, found.found) == ("AW412", parts["found"])
+    assert found.detail.splitlines() == ["AW412 one", "AW412 two", "AW418 three"]

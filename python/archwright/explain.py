@@ -14,6 +14,8 @@ from .pool import Failure, death_signal
 __all__ = ["explain_failure"]
 
 _OURS = re.compile(r"^\s*(AW\d{3}): .*\n((?:\s*(?:found|needed|why|fix): .*\n)+)", re.M)
+#: What every gate found, below the error of the first.
+_FINDINGS = re.compile(r"\n(?:\s*\n)?((?:\s*AW\d{3} .*\n)+)")
 _NO_SPACE = re.compile(r"No space left on device", re.I)
 _ERROR = re.compile(r"error|undefined reference|cannot find|fatal", re.I)
 
@@ -87,7 +89,9 @@ def _own_error(text: str) -> ArchwrightError | None:
     parts = dict(re.findall(r"(found|needed|why|fix): +(.*)", match[2]))
     if len(parts) != 4:
         return None
-    return fail(match[1], **parts)
+    findings = _FINDINGS.match(f"{text}\n", match.end() - 1)
+    detail = "\n".join(line.strip() for line in findings[1].splitlines()) if findings else ""
+    return fail(match[1], **parts, detail=detail)
 
 
 def _no_space(component: str, text: str) -> ArchwrightError:
