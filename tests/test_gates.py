@@ -151,6 +151,10 @@ DOCTORED: dict[str, tuple[dict[str, Any], str]] = {
         {"record": {"component": "tiny", "target": "sm90", "toolchain": {"nvcc": "13.2.86"}}},
         "AW422",
     ),
+    "B6: metadata of another version": (
+        {"members": {f"{INFO}/METADATA": b"Metadata-Version: 2.2\nName: tiny\nVersion: 1.0+cu130.sm100\n"}},
+        "AW422",
+    ),
     "B6: a record of another nvcc": (
         {"record": {"component": "tiny", "target": "sm100", "toolchain": {"nvcc": "13.2.99"}}},
         "AW422",

@@ -178,6 +178,9 @@ def _toolkit(subject: Subject) -> list[str]:
         for release in sorted(subject.releases)
         if "cu" + "".join(release.split(".")[:2]) != subject.toolkit
     ]
+    told = subject.wheel.fields("METADATA", "Version")
+    if told != (subject.wheel.version,):
+        problems.append(f"METADATA says version {', '.join(told) or 'nothing'}, the file name {subject.wheel.version}")
     record = subject.wheel.archwright()
     if record is None:
         return [*problems, "no archwright.json: not made by Archwright"]
