@@ -218,9 +218,18 @@ def test_names_that_overlap_stay_within_64_mib() -> None:
         tracemalloc.stop()
 
 
-def test_names_that_are_no_text_are_shown_escaped() -> None:
-    data = elf([Part(".strange", PROGBITS, b"x")]).replace(b".strange", b".str\xff\x1bge")
-    assert Elf(data).sections[2].name == ".str\\xff\x1bge"
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b".str\xffnge", ".str\\xffnge"),
+        (b".\x1b[2Jang", ".\\x1b[2Jang"),  # clears a terminal
+        (b".a\xe2\x80\xaebcd", ".a\\u202ebcd"),  # writes from right to left
+        (b".\xc3\xa4bcdef", ".äbcdef"),
+    ],
+)
+def test_names_are_escaped_where_a_terminal_would_obey_them(raw: bytes, shown: str) -> None:
+    data = elf([Part(".strange", PROGBITS, b"x")]).replace(b".strange", raw)
+    assert Elf(data).sections[2].name == shown
 
 
 SAMPLES = [library(["libc.so.6"], ["$ORIGIN"], {"libc.so.6": ["GLIBC_2.2.5"], "libm.so.6": ["A", "B"]}), cubin()]

@@ -56,10 +56,57 @@ def test_h1_a_loss_without_a_name_counts_for_every_kernel_of_its_architecture() 
     assert losses["_Z1gv", "sm_103a"] == ()
 
 
+def test_h1_a_loss_of_the_second_architecture_is_not_the_firsts() -> None:
+    """ptxas prints it after the first architecture's last kernel, and before the second's first."""
+    head = "ptxas info    : 3 bytes gmem"
+    first, second, third = TWO_ARCHES.partition(head)[2].partition(head)
+    text = f"{head}{first}ptxas info    : {IGNORED}\n{second}{third}"
+    losses = {(r.name, r.arch): r.losses for r in read_report(text)}
+    assert losses == {("_Z1gv", "sm_100a"): (), ("_Z1kv", "sm_100a"): (), ("_Z1gv", "sm_103a"): (IGNORED,)}
+
+
+def test_h1_a_loss_after_the_last_kernel_is_not_lost() -> None:
+    text = f"{TWO_ARCHES}ptxas warning : 'setmaxnreg' ignored\n"
+    assert [r.losses for r in read_report(text)] == [(), (), ("'setmaxnreg' ignored",)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.cu(7): warning #177-D: variable 'setmaxnreg' was declared but never referenced",
+        "a.cpp:7:5: warning: unused variable 'setmaxnreg'",
+        "ptxas a.ptx, line 481; error   : Instruction 'setmaxnreg.dec' not supported on .target 'sm_100'",
+    ],
+)
+def test_what_others_say_about_setmaxnreg_is_no_loss(line: str) -> None:
+    assert [r.losses for r in read_report(f"{line}\n{TWO_ARCHES}{line}\n")] == [(), (), ()]
+
+
 def test_h1_a_loss_with_a_name_counts_for_that_kernel() -> None:
     text = f"ptxas info    : {SERIAL}\n{TWO_ARCHES}"
     losses = {(r.name, r.arch): r.losses for r in read_report(text)}
     assert losses == {("_Z1gv", "sm_100a"): (), ("_Z1kv", "sm_100a"): (SERIAL,), ("_Z1gv", "sm_103a"): ()}
+
+
+def test_h1_real_words_with_a_line_number_and_a_named_function() -> None:
+    text = """\
+ptxas info    : (C7517) wgmma.wait_group is injected in around line 59 by compiler to allow use of registers defined \
+by GMMA in function '_Z6serialPfyy'
+ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient \
+register resources for the wgmma pipeline in the function '_Z6serialPfyy' in line 61
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z6serialPfyy' for 'sm_90a'
+ptxas info    : Function properties for _Z6serialPfyy
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 30 registers, used 0 barriers
+ptxas info    : Compile time = 7.676 ms
+ptxas info    : Function properties for _Z5touchPf
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+"""
+    (report,) = read_report(text)
+    assert (report.name, report.registers) == ("_Z6serialPfyy", 30)
+    (loss,) = report.losses
+    assert loss.startswith("(C7511) ") and loss.endswith("in the function '_Z6serialPfyy' in line 61")
 
 
 def test_logs_are_read_together_and_one_that_is_gone_counts_as_empty(tmp_path: Path) -> None:

@@ -6,12 +6,16 @@ import functools
 import re
 import subprocess
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
+from archwright.elf import SECTION_NOBITS, Elf
 from archwright.environment import Environment, create_environment
-from archwright.kernels import DeviceCode, read_device_code
+from archwright.fatbin import Kind, read_fatbin
+from archwright.kernels import DeviceCode, cubin_payloads, read_device_code
 from archwright.ptxas import read_report
 from archwright.sass import count_instructions
 from archwright.targets import target_table
@@ -45,6 +49,15 @@ void go(float *p) {
     spill<<<1, 1>>>(p, p, 3);
 }
 """
+#: Case H1: ptxas ignores setmaxnreg where it does not know how many registers a kernel starts with.
+REGISTERS = """\
+__global__ void BOUNDS moves(float *p, int n) {
+    if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    else asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    p[threadIdx.x] = n;
+}
+__global__ void other(float *p) { p[0] = 1; }
+"""
 A100 = ("-gencode", "arch=compute_100a,code=sm_100a")
 FORMS = {
     "default": A100,
@@ -73,9 +86,9 @@ def make(cuda: Environment, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     """Compile SOURCE into a library: its path, what the compiler said, and what we read in it."""
 
     @functools.cache
-    def build(*flags: str) -> Made:
+    def build(*flags: str, source: str = SOURCE) -> Made:
         folder = tmp_path_factory.mktemp("code")
-        (folder / "k.cu").write_text(SOURCE)
+        (folder / "k.cu").write_text(source)
         command = [cuda.toolkit / "bin" / "nvcc", "-ccbin", cuda.cxx, "-shared", "-cudart", "shared", "-O3"]
         command += ["-Xcompiler", "-fPIC,-fno-use-linker-plugin", f"-L{cuda.toolkit / 'lib64'}", "-Xptxas", "-v"]
         run = subprocess.run(
@@ -88,9 +101,9 @@ def make(cuda: Environment, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return build
 
 
-def cuobjdump(cuda: Environment, *words: str | Path) -> str:
+def cuobjdump(cuda: Environment, *words: str | Path, check: bool = True) -> str:
     command = [cuda.toolkit / "bin" / "cuobjdump", *words]
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=check).stdout
 
 
 Figures = tuple[str, str, int, int, int, int, dict[int, int]]
@@ -147,6 +160,54 @@ def test_the_same_cubins_and_ptx_are_found(
     plain = [cubin.arch.rstrip("f") for _, section, cubin, _, _ in code.cubins if section != "__nv_relfatbin"]
     assert sorted(plain) == sorted(listed) or "-rdc=true" in flags
     assert bool(code.ptx) is ("compute_" in "".join(flag.partition("code=")[2] for flag in flags))
+    if "-rdc=true" not in flags:  # of relocatable code it lists none
+        ptx = re.findall(r"\.(sm_\w+)\.ptx", cuobjdump(cuda, "-lptx", library, check=False))
+        assert sorted(found.arch for found in code.ptx) == sorted(ptx)
+
+
+@pytest.mark.parametrize(
+    ("mode", "cubins", "ptx"),
+    [
+        ("default", "", "zstd"),
+        ("none", "", ""),
+        ("speed", "", "lz4"),
+        ("balance", "", "zstd"),
+        ("size", "zstd", "zstd"),
+    ],
+)
+def test_what_each_compression_mode_compresses(mode: str, cubins: str, ptx: str, make: Callable[..., Made]) -> None:
+    flags = FORMS["two arches and PTX"] if mode == "default" else FORMS[mode]
+    library, _, code = make(*flags)
+
+    file = Elf(library.read_bytes())
+    section = file.find(".nv_fatbin")
+    assert section is not None
+    entries = list(read_fatbin(file.bytes_of(section)))
+    assert {entry.compression for entry in entries if entry.kind is Kind.CUBIN} == {cubins}
+    assert {entry.compression for entry in entries if entry.kind is Kind.PTX} == {ptx}
+    assert {compression for *_, compression in code.cubins} == {cubins}
+
+
+@pytest.mark.parametrize("form", ["size", "two arches and PTX", "Hopper", "relocatable"])
+def test_cubins_and_libraries_read_as_pyelftools_reads_them(form: str, make: Callable[..., Made]) -> None:
+    library, _, _ = make(*FORMS[form])
+    members = {"k.so": library.read_bytes()}
+    cubins = [bytes(payload) for payload in cubin_payloads(members)]
+    assert cubins
+    for data in (members["k.so"], *cubins):
+        mine, reference = Elf(data), ELFFile(BytesIO(data))
+        assert len(mine.sections) == reference.num_sections() > 5
+        for section, other in zip(mine.sections, reference.iter_sections(), strict=True):
+            header = (section.name, section.offset, section.size, section.link, section.info, section.flags)
+            fields = ("sh_offset", "sh_size", "sh_link", "sh_info", "sh_flags")
+            assert header == (other.name, *(other[field] for field in fields))
+            if section.type not in (0, SECTION_NOBITS):
+                assert bytes(mine.bytes_of(section)) == other.data()
+    for data in cubins:
+        table = ELFFile(BytesIO(data)).get_section_by_name(".symtab")
+        assert [(s.name, s.kind == 2, s.value, s.size) for s in Elf(data).symbols()] == [
+            (s.name, s["st_info"]["type"] == "STT_FUNC", s["st_value"], s["st_size"]) for s in table.iter_symbols()
+        ]
 
 
 @pytest.mark.parametrize("flags", [FORMS["default"], FORMS["two arches and PTX"]])
@@ -167,3 +228,20 @@ def test_both_disassemblers_count_the_same(make: Callable[..., Made], cuda: Envi
     ]
     assert counted[0] == counted[1]
     assert any((kernel.instructions or {}).get("local memory") for kernel in counted[0])
+
+
+@pytest.mark.parametrize(("bounds", "kept"), [("", False), ("__launch_bounds__(256, 1)", True)])
+def test_h1_setmaxnreg_that_ptxas_ignores_is_told(
+    bounds: str, kept: bool, make: Callable[..., Made], cuda: Environment
+) -> None:
+    flags = (*A100, "-gencode", "arch=compute_103a,code=sm_103a")
+    library, said, code = make(*flags, source=REGISTERS.replace("BOUNDS", bounds))
+    code = code.with_reports({(report.name, report.arch): report for report in read_report(said)})
+    code = count_instructions(code, {"k.so": library.read_bytes()}, cuda.toolkit / "bin" / "nvdisasm")
+
+    mine = [kernel for kernel in code.kernels if kernel.name == "_Z5movesPfi"]
+    assert {kernel.arch for kernel in mine} == {"sm_100a", "sm_103a"}
+    for kernel in mine:
+        assert bool(kernel.losses) is not kept
+        assert (kernel.instructions or {}).get("setmaxnreg", 0) == (2 if kept else 0)
+    assert all("'setmaxnreg' ignored" in loss for kernel in mine for loss in kernel.losses)

@@ -18,6 +18,7 @@ __all__ = ["demangle", "short_name", "stable_name"]
 
 _MANGLED = re.compile(r"_Z[\w.$]+", re.A)
 _REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
+_CCCL = re.compile(r"(3cub|6thrust)(\d{1,4})_V_\d+_SM_\d")
 _FEW = 12  # references: the text is then below 100 times the name, since three of them triple it at most
 _LONGEST = 1 << 16  # of a name and of its text
 _MEMORY, _SECONDS = 256 << 20, 2
@@ -135,10 +136,12 @@ def stable_name(name: str) -> str:
 
     So a kernel keeps its name when a wheel is built for one architecture more (`_V_300200_SM_1000_1030`).
     """
-    while found := re.search(r"(3cub|6thrust)(\d+)_V_\d+_SM_\d", name):
-        end = found.end(2) + int(found[2])
-        name = f"{name[: found.end(1)]}2_V{name[end:]}"
-    return name
+    text, at = "", 0
+    for found in _CCCL.finditer(name):
+        if found.start() >= at:
+            text += f"{name[at : found.end(1)]}2_V"
+            at = found.end(2) + int(found[2])
+    return text + name[at:]
 
 
 def short_name(demangled: str, width: int = 60) -> str:

@@ -117,7 +117,7 @@ class Elf:
         return next((section for section in self.sections if section.name == name), None)
 
     def string(self, table: int, offset: int) -> str:
-        """The text at `offset` of the string section with index `table`."""
+        """The text at `offset` of the string section with index `table`; what a terminal would obey is escaped."""
         if (known := self._found.get((table, offset))) is not None:
             return known
         if table not in self._strings:
@@ -131,7 +131,7 @@ class Elf:
         self._names_left -= len(text) + 64
         if self._names_left < 0:
             raise Damaged(f"names of more than {_MAX_NAMES >> 20} MiB")
-        self._found[table, offset] = result = text.decode("utf-8", "backslashreplace")
+        self._found[table, offset] = result = _printable(text.decode("utf-8", "backslashreplace"))
         return result
 
     def symbols(self) -> Iterator[Symbol]:
@@ -195,6 +195,12 @@ class Elf:
             at += following
             if (left := left - 1) <= 0:
                 raise Damaged("records of needed versions overlap")
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _until_nul(strings: memoryview, offset: int) -> bytes:

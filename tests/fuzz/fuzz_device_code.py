@@ -16,6 +16,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["archwright"]):
+    from archwright.demangle import short_name, stable_name
     from archwright.elf import Damaged
     from archwright.errors import ArchwrightError
     from archwright.kernels import cubin_payloads, read_device_code
@@ -35,7 +36,9 @@ def one_input(data: bytes) -> None:
             check_record(read_wheel(SCRATCH, max_bytes=64 << 20))
         else:
             member = "code.ptx" if data[:1] == b"p" else "code.so"
-            read_device_code({member: data[1:]})
+            code = read_device_code({member: data[1:]})
+            for kernel in code.kernels:
+                assert short_name(stable_name(kernel.name)).isprintable()
             for _ in cubin_payloads({member: data[1:]}):
                 pass
     except Damaged:
