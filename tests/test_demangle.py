@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from archwright import demangle as module
 from archwright.demangle import demangle, short_name, stable_name
 
 
@@ -117,3 +118,12 @@ def test_short_names_are_cut() -> None:
 )
 def test_stable_names_do_not_list_the_builds_architectures(name: str, stable: str) -> None:
     assert stable_name(name) == stable
+
+
+def test_a_child_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_serve", lambda questions, answers: time.sleep(60))
+    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    child = module._Child()
+    start = time.monotonic()
+    assert child.ask(b"_Z1fv") == b""
+    assert time.monotonic() - start < 20

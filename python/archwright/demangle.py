@@ -11,6 +11,7 @@ import functools
 import os
 import re
 import resource
+import select
 import signal
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _CCCL = re.compile(r"(3cub|6thrust)(\d{1,4})_V_\d+_SM_\d")
 _FEW = 12  # references: the text is then below 100 times the name, since three of them triple it at most
 _LONGEST = 1 << 16  # of a name and of its text
 _MEMORY, _SECONDS = 256 << 20, 2
+_PATIENCE = 10.0  # seconds of wall time for one answer
 _DEATHS = 3  # of the child; who goes on after that has a wheel that was made for this
 
 
@@ -80,6 +82,9 @@ class _Child:
             os.write(self._questions, name + b"\n")
             text = b""
             while not text.endswith(b"\n"):
+                # the parent may have threads, and a lock of theirs may be held in the child for ever
+                if not select.select([self._answers], [], [], _PATIENCE)[0]:
+                    os.kill(self._pid, signal.SIGKILL)
                 if not (piece := os.read(self._answers, _LONGEST)):
                     raise BrokenPipeError("the child is gone")
                 text += piece
