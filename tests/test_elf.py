@@ -200,13 +200,13 @@ def test_many_headers_for_the_same_bytes_cost_no_memory() -> None:
     headers = data[table:] + bytes(data[table + 128 : table + 192]) * 64_990
     data = bytearray(with_field(bytes(data[:table] + headers), 60, "<H", len(headers) // 64))
     with pytest.raises(Damaged, match="larger than twice the file"):
-        read_all(bytes(data))
+        Elf(bytes(data))
 
 
 def test_names_that_overlap_stay_within_64_mib() -> None:
-    """One string of 1 MiB, and a name that begins at each of its first bytes: 100 GiB if each were kept."""
+    """One string of 1 MiB, and a name that begins at each of its first 200 bytes: 200 MiB if each were kept."""
     text = b"\0" + b"a" * (1 << 20) + b"\0"
-    symbols = b"".join(struct.pack("<IBBHQQ", place, 2, 0, 0, 0, 0) for place in range(1, 100_001))
+    symbols = b"".join(struct.pack("<IBBHQQ", place, 2, 0, 0, 0, 0) for place in range(1, 201))
     data = elf([Part(".strtab", STRTAB, text), Part(".symtab", SYMTAB, symbols, 2)])
     tracemalloc.start()
     try:
