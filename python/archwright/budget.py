@@ -16,7 +16,7 @@ from typing import Any
 from .demangle import demangle, short_name, stable_name
 from .errors import fail
 from .kernels import KernelFacts
-from .project import space_errors
+from .project import replace_text, space_errors
 
 __all__ = ["Budget", "Limits", "budget_path", "check_budget", "read_budget", "write_budget"]
 
@@ -169,6 +169,4 @@ def write_budget(path: Path, kernels: Iterable[KernelFacts], nvcc: str, componen
     for name in sorted(rows):
         text += f"\n# {short_name(demangle(name), 110)}\n[kernels.{json.dumps(name)}]\n" + "\n".join(rows[name]) + "\n"
     with space_errors(path):
-        partial = path.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        replace_text(path, text)

@@ -27,7 +27,7 @@ import filelock
 
 from .errors import fail
 from .process import CommandFailed, run
-from .project import cache_dir, require_space, space_errors
+from .project import cache_dir, replace_text, require_space, space_errors
 from .sources import sha256_of
 
 __all__ = ["COMPILER_RELEASE", "SYSROOT_RELEASE", "Provisioned", "can_provision", "provision"]
@@ -98,9 +98,7 @@ def _make(prefix: Path, machine: str) -> None:
         _relocate(prefix / "compiler", machine)
         _merge_libstdcxx(prefix, machine)
         _write_wrappers(prefix, machine)
-        record = prefix / "provisioned.json"
-        record.with_suffix(".tmp").write_text(json.dumps({"packages": packages}, indent=1))
-        record.with_suffix(".tmp").replace(record)
+        replace_text(prefix / "provisioned.json", json.dumps({"packages": packages}, indent=1))
 
 
 def _unpack_packages(into: Path, release: str, names: list[str], drop: tuple[str, ...]) -> dict[str, str]:

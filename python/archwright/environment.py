@@ -31,7 +31,7 @@ from .errors import ArchwrightError, fail
 from .indexes import Installer, index_settings
 from .interpreter import Interpreter, find_python
 from .process import CommandFailed, clean_environment, run
-from .project import cache_dir, project_root, require_space, space_errors
+from .project import cache_dir, project_root, replace_text, require_space, space_errors
 from .sources import sha256_of
 from .targets import Target
 from .toolkit import make_toolkit_view, nvcc_release, toolkit_releases
@@ -251,9 +251,7 @@ def _make(
         locks={name: sha256_of(lock) for name, lock in locks.items()},
     )
     _write_compilers(environment)
-    record = path / "env.json"
-    record.with_suffix(".tmp").write_text(json.dumps(environment.as_dict(), indent=1), encoding="utf-8")
-    record.with_suffix(".tmp").replace(record)
+    replace_text(path / "env.json", json.dumps(environment.as_dict(), indent=1))
 
 
 def _write_compilers(environment: Environment) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import __version__
 from .components import Cell
-from .project import space_errors
+from .project import replace_text, space_errors
 
 __all__ = ["Evidence", "evidence_path", "read_evidence", "write_evidence"]
 
@@ -86,9 +86,7 @@ def write_evidence(
     path = evidence_path(wheel, level)
     with space_errors(path):
         path.parent.mkdir(exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(evidence.as_dict(), indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
+        replace_text(path, json.dumps(evidence.as_dict(), indent=1) + "\n")
     return path
 
 

@@ -20,7 +20,7 @@ import filelock
 
 from .components import Component, Unit
 from .pool import Measured
-from .project import cache_dir, project_root
+from .project import cache_dir, project_root, replace_text
 from .sources import sha256_of
 from .targets import Gencode, Target
 
@@ -110,9 +110,7 @@ def remember(toolchain: Toolchain, component: Component, tree: Path, measured: I
         with filelock.FileLock(record.with_suffix(".lock"), timeout=10):  # two builds at once: both are kept
             known = _load(record, component.version) | costs
             data = {"version": component.version, "units": dict(sorted(known.items()))}
-            part = record.with_suffix(".tmp")
-            part.write_text(json.dumps(data, indent=1), encoding="utf-8")
-            part.replace(record)
+            replace_text(record, json.dumps(data, indent=1))
 
 
 def _record(component: Component, toolchain: Toolchain) -> Path:

@@ -13,7 +13,7 @@ import platformdirs
 
 from .errors import fail
 
-__all__ = ["cache_dir", "free_bytes", "project_root", "require_space", "space_errors"]
+__all__ = ["cache_dir", "free_bytes", "project_root", "replace_text", "require_space", "space_errors"]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -51,6 +51,13 @@ def require_space(path: Path, needed: int, purpose: str) -> None:
             why="a disk that fills up halfway wastes the time spent until then",
             fix="free some space, or point ARCHWRIGHT_CACHE (or --out) at a larger disk",
         )
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write `text` to `path` whole or not at all: readers, and a disk that fills up, never leave half of it."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 @contextlib.contextmanager
