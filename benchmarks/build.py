@@ -33,7 +33,8 @@ from archwright import __version__
 from archwright.components import Component, select_cells
 from archwright.environment import Environment, create_environment, find_environment
 from archwright.errors import ArchwrightError
-from archwright.plan import available_cores, available_memory, scaled_units
+from archwright.measured import scaled_units
+from archwright.plan import available_cores, available_memory
 from archwright.project import project_root, require_space
 from archwright.sources import fetch
 from archwright.targets import Gencode, select_gencodes, target_table

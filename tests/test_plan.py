@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from archwright import plan as plan_module
 from archwright.components import Component, Unit, components
 from archwright.errors import ArchwrightError, Exit
-from archwright.measured import Toolchain, remember
+from archwright.measured import Toolchain, remember, scaled_units
 from archwright.plan import (
     MEMORY_SHARE,
     Limit,
@@ -24,7 +24,6 @@ from archwright.plan import (
     available_memory,
     make_plan,
     memory_limits,
-    scaled_units,
 )
 from archwright.pool import Measured
 from archwright.targets import target_table

@@ -21,7 +21,6 @@ __all__ = [
     "Elf",
     "Section",
     "Symbol",
-    "align",
 ]
 
 #: e_machine of cubins, and e_type of files that still need a link.
@@ -152,13 +151,13 @@ class Elf:
             content, at = self.bytes_of(section), 0
             while at + 12 <= len(content):
                 owner, size, kind = struct.unpack_from("<III", content, at)
-                start = at + 12 + align(owner, 4)
+                start = at + 12 + _align(owner, 4)
                 end = start + size
                 if end > len(content):
                     raise Damaged(f"a note of {section.name[:80]} ends after its section")
                 name = bytes(content[at + 12 : at + 12 + owner]).rstrip(b"\0").decode("ascii", "backslashreplace")
                 yield section.name, name, kind, content[start:end]
-                at = align(end, 4)
+                at = _align(end, 4)
 
     def dynamic(self) -> Dynamic:
         """Needed libraries, run paths and needed versions of a shared library; empty when it has none."""
@@ -222,5 +221,5 @@ def _unpack(form: str, content: memoryview, offset: int) -> tuple[int, ...]:
         raise Damaged(f"a record at {offset:#x} ends after its section ({len(content):#x} bytes)") from None
 
 
-def align(value: int, to: int) -> int:
+def _align(value: int, to: int) -> int:
     return (value + to - 1) // to * to

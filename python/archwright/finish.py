@@ -27,7 +27,7 @@ from .abi import Abi, read_abi
 from .components import Component
 from .elf import Damaged
 from .gates import gate_error, missing_files, refusal
-from .inspection import Promise, inspect_wheel, summary_of, unreadable
+from .inspection import Promise, inspect_wheel, unreadable
 from .kernels import DeviceCode, read_device_code
 from .project import space_errors
 from .ptxas import Report
@@ -164,7 +164,7 @@ def _record(
             "needs": abi.needs,
             "libraries": sorted({name for binary in code.binaries for name in binary.dynamic.needed}),
         },
-        "kernels": summary_of(code),
+        "kernels": [kernel.as_dict() for kernel in code.kernels],
         "claims": {
             "compiles": "this wheel was compiled and passed inspection",
             "correct": "not verified here: no device",

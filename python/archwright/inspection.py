@@ -13,11 +13,11 @@ from .components import Component, components
 from .elf import Damaged
 from .errors import ArchwrightError, fail
 from .gates import Finding, Subject, pass_gates
-from .kernels import DeviceCode, read_device_code
+from .kernels import read_device_code
 from .targets import Target, Tier, target_table
-from .wheelfile import WheelFile, read_wheel
+from .wheelfile import WheelFile, canonical_name, read_wheel
 
-__all__ = ["Inspection", "Promise", "inspect_wheel", "read_subject", "rewrite_budget", "summary_of", "unreadable"]
+__all__ = ["Inspection", "Promise", "inspect_wheel", "read_subject", "rewrite_budget", "unreadable"]
 
 #: What an inspection cannot show, said in every report.
 NOT_VERIFIED = ("correct: no device ran these kernels", "performs: no device ran these kernels")
@@ -114,7 +114,7 @@ def _kernels_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _component(wheel: WheelFile) -> Component:
-    name = re.sub(r"[-_.]+", "-", wheel.name).lower()
+    name = canonical_name(wheel.name)
     known = {component.distribution: component for component in components().values()}
     if name not in known:
         raise fail(
@@ -155,11 +155,6 @@ def _promise_of(wheel: WheelFile) -> Promise:
         )
     arches = tuple(names[word] for word in asked) or tuple(g.name for g in target.gencodes)
     return Promise(component, target, arches, toolkit)
-
-
-def summary_of(code: DeviceCode) -> list[dict[str, Any]]:
-    """The kernels as `archwright.json` records them."""
-    return [{**kernel.as_dict(), "losses": list(kernel.losses)} for kernel in code.kernels]
 
 
 def rewrite_budget(subject: Subject) -> Path:

@@ -95,25 +95,19 @@ def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
     binaries, cubins, ptx = [], [], []
     for name, data in members.items():
         try:
-            if data[:4] == b"\x7fELF":
-                elf = Elf(data)
-                if elf.machine == CUDA:
-                    cubins.append((name, "", read_cubin(data), len(data), ""))
-                    continue
+            elf = Elf(data) if data[:4] == b"\x7fELF" else None
+            if elf and elf.machine == CUDA:
+                cubins.append((name, "", read_cubin(data), len(data), ""))
+                continue
+            if elf:
                 binaries.append(Binary(name, _PROCESSORS.get(elf.machine, f"machine-{elf.machine}"), elf.dynamic()))
-                for section, entry in _entries(elf):
-                    if entry.kind is Kind.PTX:
-                        ptx.append(Ptx(name, ptx_arch(entry.payload), len(entry.payload)))
-                    else:
-                        cubins.append((name, section, _cubin(entry), entry.stored, entry.compression))
-            elif data[:4] == MAGIC:
-                for entry in read_fatbin(data):
-                    if entry.kind is Kind.PTX:
-                        ptx.append(Ptx(name, ptx_arch(entry.payload), len(entry.payload)))
-                    else:
-                        cubins.append((name, "", _cubin(entry), entry.stored, entry.compression))
-            elif name.endswith(".ptx"):
+            elif name.endswith(".ptx") and data[:4] != MAGIC:
                 ptx.append(Ptx(name, ptx_arch(data), len(data)))
+            for section, entry in _entries(data, elf):
+                if entry.kind is Kind.PTX:
+                    ptx.append(Ptx(name, ptx_arch(entry.payload), len(entry.payload)))
+                else:
+                    cubins.append((name, section, _cubin(entry), entry.stored, entry.compression))
         except Damaged as error:
             raise Damaged(f"{name}: {error}") from error
     kernels = [_facts(member, cubin, kernel) for member, _, cubin, _, _ in cubins for kernel in cubin.kernels]
@@ -124,18 +118,22 @@ def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
 def cubin_payloads(members: Mapping[str, bytes]) -> Iterator[bytes | memoryview]:
     """The bytes of every cubin in `members`, decompressed. Raises Damaged."""
     for data in members.values():
+        elf = Elf(data) if data[:4] == b"\x7fELF" else None
+        if elf and elf.machine == CUDA:
+            yield data
+        else:
+            yield from (entry.payload for _, entry in _entries(data, elf) if entry.kind is Kind.CUBIN)
+
+
+def _entries(data: bytes, elf: Elf | None) -> Iterator[tuple[str, Entry]]:
+    """(section, entry) of a file that is a container, or of a host library's sections for device code.
+
+    Containers that hide in other sections are an error.
+    """
+    if elf is None:
         if data[:4] == MAGIC:
-            yield from (entry.payload for entry in read_fatbin(data) if entry.kind is Kind.CUBIN)
-        elif data[:4] == b"\x7fELF":
-            elf = Elf(data)
-            if elf.machine == CUDA:
-                yield data
-            else:
-                yield from (entry.payload for _, entry in _entries(elf) if entry.kind is Kind.CUBIN)
-
-
-def _entries(elf: Elf) -> Iterable[tuple[str, Entry]]:
-    """Entries of the sections for device code, and of containers that hide in others."""
+            yield from (("", entry) for entry in read_fatbin(data))
+        return
     for section in elf.sections:
         content = elf.bytes_of(section)
         if section.name in _SECTIONS:
@@ -152,19 +150,7 @@ def _cubin(entry: Entry) -> Cubin:
 
 
 def _facts(member: str, cubin: Cubin, kernel: Kernel) -> KernelFacts:
-    return KernelFacts(
-        member,
-        kernel.name,
-        cubin.arch,
-        cubin.toolkit,
-        kernel.registers,
-        kernel.stack,
-        kernel.local,
-        kernel.shared,
-        kernel.constants,
-        kernel.max_threads,
-        kernel.code,
-    )
+    return KernelFacts(member=member, arch=cubin.arch, toolkit=cubin.toolkit, **asdict(kernel))
 
 
 def _with_report(kernel: KernelFacts, report: Report | None) -> KernelFacts:

@@ -13,7 +13,7 @@ import psutil
 
 from .components import Component
 from .errors import fail
-from .measured import Toolchain, find_toolchain, measured_units, scaled_units, units_for
+from .measured import Toolchain, find_toolchain, measured_units, units_for
 from .targets import Gencode, Target
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "core_limits",
     "make_plan",
     "memory_limits",
-    "scaled_units",
 ]
 
 #: Never plan for more than this share of the memory that the process may use.

@@ -21,8 +21,9 @@ _FOLDERS = re.compile(rb"/(?:root|home|Users|tmp|var/tmp|mnt|scratch|workspace)/
 _BEFORE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.$}%-")
 _AFTER = _BEFORE - frozenset(b".$}%")
 #: Names that are words of every other text; as part of a path they are found all the same.
-_COMMON = frozenset(["root", "user", "admin", "ubuntu", "debian", "localhost", "builder", "docker", "runner", "ubuntu"])
+_COMMON = frozenset(["root", "user", "admin", "ubuntu", "debian", "localhost", "builder", "docker", "runner"])
 _MIN_WORD = 6
+_TEXT = re.compile(rb"[\x20-\x7e]{1,120}")
 
 
 @functools.cache
@@ -77,5 +78,5 @@ def _words(data: bytes, word: bytes) -> Iterator[int]:
 
 def _text_at(data: bytes, at: int) -> str:
     """The printable text that starts at `at`, 120 characters of it."""
-    match = re.compile(rb"[\x20-\x7e]{1,120}").match(data, at)
+    match = _TEXT.match(data, at)
     return match[0].decode("ascii") if match else ""
