@@ -35,14 +35,13 @@ from archwright.environment import Environment, create_environment, find_environ
 from archwright.errors import ArchwrightError
 from archwright.measured import scaled_units
 from archwright.plan import available_cores, available_memory
-from archwright.project import project_root, require_space
+from archwright.project import require_space
+from archwright.repro import copy_project
 from archwright.sources import fetch
 from archwright.targets import Gencode, select_gencodes, target_table
 
 ALL = ("flash_mla", "deep_gemm", "deep_ep", "engine")
 STEPS = ("upstream", "noop", "touch", "fill", "warm")
-#: The parts of the work tree that a build reads: what a clone would have, and no build folder.
-CLONED = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "csrc", "envs", "python")
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def _run(setting: Setting, report: Report) -> None:
         for part in parts:
             report.add(_run_upstream(part, setting.work))
         report.add(_sum("upstream", [step for step in report.steps if step.name.startswith("upstream ")]))
-    clone = _clone(setting.work / "clone")
+    clone = copy_project(setting.work / "clone")
     # with an empty compiler cache the cold build pays for filling it, and needs no second one
     cached = "fill" in setting.skip
     report.add(_build(setting, "cold", clone, cached=cached, note="fills the compiler cache" if cached else ""))
@@ -201,9 +200,9 @@ def _run(setting: Setting, report: Report) -> None:
         report.skip("warm", "ccache is not on PATH")
     else:
         if not cached:
-            report.add(_build(setting, "fill", _clone(setting.work / "first"), cached=True))
+            report.add(_build(setting, "fill", copy_project(setting.work / "first"), cached=True))
         _ccache(setting, "--zero-stats")
-        step = _build(setting, "warm", _clone(setting.work / "second"), cached=True)
+        step = _build(setting, "warm", copy_project(setting.work / "second"), cached=True)
         report.add(Step(**asdict(step) | {"note": _hits(setting)}))
 
 
@@ -250,18 +249,6 @@ def _require_success(taken: Measurement, command: list[str] | tuple[str, ...], l
         sys.stderr.write(path.read_text(encoding="utf-8", errors="replace")[-4000:])
     killed = " (killed: out of memory? see --max-jobs)" if "Killed" in log.read_text(errors="replace") else ""
     raise SystemExit(f"\nstatus {taken.returncode}{killed}: {shlex.join(command)}")
-
-
-def _clone(folder: Path) -> Path:
-    """A fresh copy of the work tree, uncommitted changes included: no build folder, no compiled Python."""
-    folder.mkdir()
-    for name in CLONED:
-        source = project_root() / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, folder / name)
-    return folder
 
 
 def _warm_page_cache(environment: Environment) -> None:

@@ -280,7 +280,7 @@ def _processes_below(folder: Path) -> list[str]:
 
 
 def test_a_copy_is_laid_out_like_a_checkout_without_what_was_built(tmp_path: Path) -> None:
-    copy = repro._copy_project(tmp_path / "copy")
+    copy = repro.copy_project(tmp_path / "copy")
     assert (copy / "python" / "archwright" / "repro.py").is_file()
     assert (copy / "csrc" / "deep_ep" / "component.toml").is_file()
     assert (copy / "envs" / "sm100" / "toolchain.lock").is_file()
@@ -293,13 +293,13 @@ def test_a_copy_of_an_installed_tool_keeps_its_objects_too(tmp_path: Path, monke
     """Without a pyproject.toml they would go to the cache, where an earlier build of the user's may lie."""
     (tmp_path / "_project" / "csrc").mkdir(parents=True)
     monkeypatch.setattr(repro, "project_root", lambda: tmp_path / "_project")
-    copy = repro._copy_project(tmp_path / "copy")
+    copy = repro.copy_project(tmp_path / "copy")
     assert (copy / "csrc").is_dir()
     assert (copy / "pyproject.toml").is_file()
 
 
 def test_the_copys_own_code_is_what_runs(tmp_path: Path) -> None:
-    copy = repro._copy_project(tmp_path / "copy")
+    copy = repro.copy_project(tmp_path / "copy")
     command = [sys.executable, "-S", "-c", "import archwright; print(archwright.__file__)"]
     said = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(copy / "python")}, check=True, capture_output=True, text=True

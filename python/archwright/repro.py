@@ -38,7 +38,7 @@ from .sources import fetch, sha256_of
 from .surroundings import NotVaried, Surroundings, Variation, compare, other_surroundings, plain_surroundings
 from .targets import Gencode, Target, Tier
 
-__all__ = ["Rebuilt", "ReproResult", "check_reproducible"]
+__all__ = ["Rebuilt", "ReproResult", "check_reproducible", "copy_project"]
 
 #: What a build reads of the project beside the package `archwright` itself.
 _COPIED = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "csrc", "envs")
@@ -219,7 +219,7 @@ def _prepare(work: Path, temporary: Path, asked: _Asked) -> tuple[_Build, _Build
     require_space(work, 3 << 30, "two builds in folders of their own")
     for name in ("logs", "home", "wheels"):
         (work / name).mkdir()
-    copies = (_copy_project(work / "1"), _copy_project(work / "second" / "copy-in-a-folder-with-a-longer-path"))
+    copies = (copy_project(work / "1"), copy_project(work / "second" / "copy-in-a-folder-with-a-longer-path"))
     cores = available_cores()
     plain = plain_surroundings(cache_dir())
     first = _Build(1, copies[0], asked.environment, 1, plain)
@@ -231,7 +231,7 @@ def _prepare(work: Path, temporary: Path, asked: _Asked) -> tuple[_Build, _Build
     return first, _Build(2, copies[1], own, max(2, cores), other)
 
 
-def _copy_project(folder: Path) -> Path:
+def copy_project(folder: Path) -> Path:
     """A copy of what a build reads, laid out like a checkout whether or not the tool is installed as a wheel.
 
     Uncommitted changes are in it; build folders and compiled Python are not.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import hashlib
 import io
 import re
@@ -89,7 +90,11 @@ class WheelFile:
 
     def archwright(self) -> dict[str, Any] | None:
         """What Archwright wrote down about the wheel; None for a wheel of another tool."""
-        import json  # not every caller asks
+        return self._record
+
+    @functools.cached_property
+    def _record(self) -> dict[str, Any] | None:
+        import json  # not every wheel has one
 
         text = self.members.get(f"{self.info}/archwright.json")
         if text is None:
