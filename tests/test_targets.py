@@ -168,4 +168,4 @@ def test_a_table_that_is_not_valid_is_aw108(change: Callable[[str], str], tmp_pa
 def test_the_table_that_is_shipped_is_valid_toml_with_comments_only() -> None:
     data = tomllib.loads(TABLE.read_text())
     assert data["python"] == "3.12"
-    assert data["processors"] == ["x86_64", "aarch64"]
+    assert data["processors"] == {"x86_64": "2.28", "aarch64": "2.34"}

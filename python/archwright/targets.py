@@ -65,8 +65,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class TargetTable:
+    """`processors` maps each to the oldest C library (glibc) for which the locks are solved."""
+
     python: str
-    processors: tuple[str, ...]
+    processors: dict[str, str]
     targets: dict[str, Target]
     refused: tuple[Refusal, ...]
     aliases: dict[str, str]
@@ -121,7 +123,7 @@ def target_table(path: Path | None = None) -> TargetTable:
         for name, entry in data["targets"].items()
     }
     refused = tuple(Refusal(tuple(r["patterns"]), r["what"], r["reason"], r["instead"]) for r in data["refused"])
-    return TargetTable(data["python"], tuple(data["processors"]), targets, refused, dict(data["aliases"]))
+    return TargetTable(data["python"], dict(data["processors"]), targets, refused, dict(data["aliases"]))
 
 
 def _check_references(path: Path, data: dict[str, Any]) -> None:
