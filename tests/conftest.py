@@ -218,6 +218,7 @@ def environment(tmp_path: Path) -> Environment:
     site = path / "runtime" / "lib" / "python3.12" / "site-packages"
     for folder in (path / "toolchain" / "bin", site / "torch", path / "cuda" / "bin"):
         folder.mkdir(parents=True)
+    (path / "toolchain" / "bin" / "python").touch()
     return Environment(
         target="sm100",
         digest="d" * 64,

@@ -90,7 +90,7 @@ REFUSALS = [
     (("build", "sm100", "deep_ep", "--memory", "1"), "AW309", 4),
     (("build", "sm100", "deep_ep", "--memory", "0"), "AW309", 4),
     (("build", "sm100", "deep_ep", "--nccl-root", "/nowhere"), "AW312", 4),
-    (("env", "create", "sm90"), "AW307", 4),
+    (("env", "check", "sm90"), "AW307", 4),
     (("env", "create", "sm100", "--python", "3.11"), "AW302", 2),
     (("env", "create", "sm100", "--python", "3.13"), "AW302", 2),
     (("env", "create", "sm100", "--python", "/nowhere/python3.12"), "AW301", 4),

@@ -40,29 +40,30 @@ def wheel(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
 
 
 def test_what_was_written_is_read(wheel: Path) -> None:
-    path = write_evidence(wheel, report(wheel), {"nvcc": "13.2.86"})
+    path = write_evidence(wheel, report(wheel), {"nvcc": "13.2.86"}, "f" * 64)
     assert path == evidence_path(wheel, 1)
     (record,) = read_evidence(wheel.parent)
     assert (record.level, record.claim, record.gates) == (1, "compiles", ("AW416", "AW418"))
+    assert record.freeze == "f" * 64
     assert record.is_about(CELL)
     assert not record.is_about(replace(CELL, target="sm90"))
     assert not record.is_about(replace(CELL, processor="riscv64"))
 
 
 def test_it_says_what_machine_it_was_and_not_which(wheel: Path) -> None:
-    text = write_evidence(wheel, report(wheel), {}).read_text()
+    text = write_evidence(wheel, report(wheel), {}, "f" * 64).read_text()
     assert json.loads(text)["machine"]["processor"] == os.uname().machine
     assert socket.gethostname() not in text
 
 
 def test_f4_a_wheel_that_changed_has_no_evidence(wheel: Path, make_wheel: Callable[..., Path]) -> None:
-    write_evidence(wheel, report(wheel), {})
+    write_evidence(wheel, report(wheel), {}, "f" * 64)
     make_wheel(wheel, tamper=b"x")
     assert list(read_evidence(wheel.parent)) == []
 
 
 def test_a_wheel_that_is_gone_has_no_evidence(wheel: Path) -> None:
-    write_evidence(wheel, report(wheel), {})
+    write_evidence(wheel, report(wheel), {}, "f" * 64)
     wheel.unlink()
     assert list(read_evidence(wheel.parent)) == []
 
@@ -71,7 +72,7 @@ def test_a_wheel_that_is_gone_has_no_evidence(wheel: Path) -> None:
 def test_there_is_no_evidence_of_a_failure(changes: dict[str, Any], wheel: Path) -> None:
     told = {**report(wheel), **changes}
     with pytest.raises(ValueError, match="has not passed"):
-        write_evidence(wheel, told, {})
+        write_evidence(wheel, told, {}, "f" * 64)
     assert not evidence_path(wheel, 1).exists()
 
 
@@ -84,7 +85,7 @@ def test_a_damaged_record_shows_nothing(text: str, wheel: Path) -> None:
 
 
 def test_a_record_cannot_point_outside_its_folder(wheel: Path, tmp_path: Path) -> None:
-    path = write_evidence(wheel, report(wheel), {})
+    path = write_evidence(wheel, report(wheel), {}, "f" * 64)
     data = json.loads(path.read_text())
     (tmp_path / "dist" / "evidence").mkdir(parents=True)
     (tmp_path / "dist" / "evidence" / path.name).write_text(json.dumps({**data, "wheel": f"../{NAME}"}))

@@ -28,6 +28,7 @@ from .environment import Environment
 from .errors import fail
 from .evidence import evidence_path, write_evidence
 from .explain import explain_failure
+from .freeze import freeze_for, freeze_path, write_freeze
 from .gates import gate_error
 from .inspection import inspect_wheel
 from .measured import Toolchain, remember, units_for
@@ -123,7 +124,8 @@ def build_wheels(
         finally:  # what was compiled before a failure was measured too
             for component in chosen:
                 remember(toolchain, component, sources[component.name].path, pool.measured)
-        wheels = tuple(_publish(component, target, gencodes, environment, staging, out) for component in chosen)
+        frozen = freeze_for(environment, out, observer.news)
+        wheels = tuple(_publish(component, target, gencodes, environment, staging, out, frozen) for component in chosen)
     went = [measured for measured in pool.measured if measured.unit is not None]
     cached = sum(measured.cached for measured in went)
     seconds = time.monotonic() - start
@@ -277,6 +279,7 @@ def _publish(
     environment: Environment,
     staging: Path,
     out: Path,
+    frozen: dict[str, Any],
 ) -> BuiltWheel:
     """Move the finished wheel into `out` and drop an earlier one of the same version."""
     found = list((staging / component.name).glob("*.whl"))
@@ -299,6 +302,8 @@ def _publish(
     path = out / found[0].name
     with space_errors(path):
         shutil.move(found[0], path)
+    write_freeze(frozen, freeze_path(out, frozen))
     toolchain = {"nvcc": environment.nvcc, "gcc": environment.gcc, "torch": environment.torch}
-    evidence = write_evidence(path, inspection.as_dict(), {**toolchain, "environment": environment.digest})
+    toolchain["environment"] = environment.digest
+    evidence = write_evidence(path, inspection.as_dict(), toolchain, frozen["digest"])
     return BuiltWheel(component.name, path, inspection.subject.wheel.sha256, path.stat().st_size, evidence)

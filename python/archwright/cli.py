@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from . import __version__
+from .envcli import env
 from .errors import ArchwrightError, Exit, fail
 from .indexes import Installer
-from .project import project_root
+from .options import (
+    PATH,
+    bundle_option,
+    experimental_option,
+    gencode_option,
+    installer_option,
+    json_option,
+    names_argument,
+    news,
+    offline_option,
+    package_source,
+    python_option,
+    target_argument,
+    verbose_option,
+)
+from .project import output_root
 from .ui import err, print_error, print_json
+
+if TYPE_CHECKING:
+    from .findings import Finding, Repair
 
 # Everything else is imported by the command that uses it: `inspect` has to be done before `build`'s imports would be.
 
 __all__ = ["app", "main", "run"]
-
-_PATH = click.Path(path_type=Path)
-json_option = click.option("--json", is_flag=True, help="Print JSON and nothing else on standard output.")
-offline_option = click.option("--offline", is_flag=True, help="Use caches only; never the network.")
-python_option = click.option("--python", help="Path or version of the Python to build for.")
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
-target_argument = click.argument("target")
-names_argument = click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-gencode_option = click.option(
-    "--gencode", multiple=True, help="Build device code for this one only (repeatable).", metavar="SM"
-)
-experimental_option = click.option("--experimental", is_flag=True, help="Allow experimental targets.")
-installer_option = click.option(
-    "--installer",
-    type=click.Choice([installer.value for installer in Installer]),
-    default=Installer.UV.value,
-    callback=lambda context, parameter, value: Installer(value),
-    show_default=True,
-    help="What installs the locked packages.",
-)
 
 
 @click.group(name="archwright", context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,9 +46,7 @@ def app() -> None:
     """Wheels of DeepInfer's kernel libraries, for one accelerator architecture at a time."""
 
 
-@app.group()
-def env() -> None:
-    """Locked environments."""
+app.add_command(env)
 
 
 @app.command()
@@ -64,7 +63,7 @@ def targets(target: str | None, json: bool, verbose: bool) -> None:
     chosen = target_table().find(target) if target else None
     cells = [cell for cell in matrix() if chosen is None or cell.target == chosen.name]
     shown = [t for t in target_table().targets.values() if chosen is None or t is chosen]
-    evidence = [record for t in shown for record in read_evidence(_output_root() / "dist" / t.name)]
+    evidence = [record for t in shown for record in read_evidence(output_root() / "dist" / t.name)]
     if json:
         print_json(render.matrix_as_dict(shown, cells, evidence))
     else:
@@ -73,22 +72,46 @@ def targets(target: str | None, json: bool, verbose: bool) -> None:
 
 @app.command()
 @target_argument
+@click.option("--fix", is_flag=True, help="Print the exact repairs; on a terminal, offer to run each of them.")
+@click.option("--yes", is_flag=True, help="With --fix: run them without asking.")
 @python_option
 @json_option
 @verbose_option
-def doctor(target: str, python: str | None, json: bool, verbose: bool) -> int:
+def doctor(target: str, fix: bool, yes: bool, python: str | None, json: bool, verbose: bool) -> int:
     """Check in seconds whether this machine is fit to build TARGET."""
     from . import render
     from .doctor import examine, is_fit
+    from .repairs import apply_repairs, repaired
     from .targets import target_table
 
+    if yes and not fix:
+        raise fail("AW109", found="--yes without --fix", needed="--fix --yes", why="nothing was done", fix="add --fix")
     chosen = target_table().find(target)
     findings = examine(chosen, python=python)
-    if json:
-        print_json({"target": chosen.name, "fit": is_fit(findings), "findings": [f.as_dict() for f in findings]})
-    else:
+    if not json:
         render.show_findings(chosen.name, findings)
+    steps = apply_repairs(findings, _consent(yes, json), quiet=json) if fix else ()
+    if fix and not json:
+        render.show_repairs(steps)
+    better: tuple[str, ...] = ()
+    if any(step.was_run for step in steps):
+        before, findings = findings, examine(chosen, python=python)
+        better = repaired(before, findings)
+        if not json:
+            render.show_repaired(chosen.name, better, findings)
+    if json:
+        found = {"target": chosen.name, "fit": is_fit(findings), "findings": [f.as_dict() for f in findings]}
+        print_json(found | ({"steps": [s.as_dict() for s in steps], "repaired": better} if fix else {}))
     return Exit.DONE if is_fit(findings) else Exit.UNFIT
+
+
+def _consent(yes: bool, json: bool) -> Callable[[Finding, Repair], bool] | None:
+    """Who agrees to a repair: the user beforehand, the user now, or nobody, when there is no terminal to ask on."""
+    if yes:
+        return lambda finding, repair: True
+    if json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return None
+    return lambda finding, repair: click.confirm(f"{finding.check}: run `{repair}`?", default=False)
 
 
 @app.command()
@@ -113,47 +136,22 @@ def fetch(names: tuple[str, ...], offline: bool, json: bool, verbose: bool) -> N
         render.show_sources(trees)
 
 
-@env.command("create")
-@target_argument
-@python_option
-@installer_option
-@offline_option
-@json_option
-@verbose_option
-def env_create(target: str, python: str | None, installer: Installer, offline: bool, json: bool, verbose: bool) -> None:
-    """Create the locked environment of TARGET in the cache, or find it complete."""
-    from . import render
-    from .environment import create_environment
-    from .targets import target_table
-
-    environment = create_environment(
-        target_table().find(target),
-        python=python,
-        installer=installer,
-        offline=offline,
-        report=lambda message: err().print(message, style="dim"),
-    )
-    if json:
-        print_json(environment.as_dict())
-    else:
-        render.show_environment(environment)
-
-
 @app.command()
 @target_argument
 @names_argument
 @gencode_option
-@click.option("--out", type=_PATH, help="Folder for the wheels. Default: dist/<target>.")
+@click.option("--out", type=PATH, help="Folder for the wheels. Default: dist/<target>.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: the cores that may be used.")
 @click.option("--memory", type=float, help="GiB to plan with. Default: 85 % of what may be used.")
 @experimental_option
 @click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")
 @click.option("--no-wait", is_flag=True, help="Fail when another build holds a cell.")
 @click.option("--no-compiler-cache", "no_cache", is_flag=True, help="Do not use ccache or sccache.")
-@click.option("--nccl-root", type=_PATH, help="Use this NCCL instead of the locked one.")
+@click.option("--nccl-root", type=PATH, help="Use this NCCL instead of the locked one.")
 @installer_option
 @python_option
 @offline_option
+@bundle_option
 @json_option
 @verbose_option
 def build(
@@ -171,6 +169,7 @@ def build(
     installer: Installer,
     python: str | None,
     offline: bool,
+    bundle: Path | None,
     json: bool,
     verbose: bool,
 ) -> None:
@@ -196,15 +195,10 @@ def build(
         if json:
             print_json(plan.as_dict())
         return
-    environment = create_environment(
-        chosen_target,
-        python=python,
-        installer=installer,
-        offline=offline,
-        report=lambda message: err().print(message, style="dim"),
-    )
-    options = BuildOptions(offline=offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
-    folder = (out or (_output_root() / "dist" / chosen_target.name)).absolute()
+    source = package_source(chosen_target, installer, offline, bundle, news)
+    environment = create_environment(chosen_target, python=python, source=source, report=news)
+    options = BuildOptions(offline=source.offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
+    folder = (out or (output_root() / "dist" / chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
     if json:
@@ -214,10 +208,10 @@ def build(
 
 
 @app.command()
-@click.argument("wheels", metavar="WHEEL...", nargs=-1, type=_PATH)
+@click.argument("wheels", metavar="WHEEL...", nargs=-1, type=PATH)
 @click.option("--sass", is_flag=True, help="Disassemble and count instructions (nvdisasm or cuobjdump on PATH).")
-@click.option("--html", type=_PATH, metavar="FILE", help="Also write one HTML page to FILE.")
-@click.option("--compare", nargs=2, type=_PATH, metavar="OLD NEW", help="Show what changed, kernel by kernel.")
+@click.option("--html", type=PATH, metavar="FILE", help="Also write one HTML page to FILE.")
+@click.option("--compare", nargs=2, type=PATH, metavar="OLD NEW", help="Show what changed, kernel by kernel.")
 @click.option("--write-budget", is_flag=True, help="Write the wheels' figures into their kernel budget files.")
 @json_option
 @verbose_option
@@ -281,13 +275,11 @@ def repro(
     (component,) = select_cells(chosen, (name,), os.uname().machine, experimental=experimental)
     gencodes = select_gencodes(chosen, gencode)
 
-    def news(message: str) -> None:
-        if not json:
-            err().print(message, style="dim", markup=False)
-
-    environment = create_environment(chosen, python=python, installer=installer, offline=offline, report=news)
+    tell = (lambda message: None) if json else news
+    source = package_source(chosen, installer, offline, None, tell)
+    environment = create_environment(chosen, python=python, source=source, report=tell)
     result = check_reproducible(
-        chosen, component, gencodes, environment, offline=offline, keep=keep, installer=installer, news=news
+        chosen, component, gencodes, environment, offline=offline, keep=keep, installer=installer, news=tell
     )
     if json:
         print_json(result.as_dict())
@@ -296,11 +288,6 @@ def repro(
     if (error := result.error()) and not json:
         raise error
     return error.exit if error else Exit.DONE
-
-
-def _output_root() -> Path:
-    root_folder = project_root()
-    return root_folder if (root_folder / "pyproject.toml").is_file() else Path.cwd()
 
 
 def main(arguments: list[str] | None = None) -> int:

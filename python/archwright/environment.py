@@ -3,18 +3,19 @@
     <cache>/envs/<target>-<digest>/
         toolchain/   Python, nvcc and its headers, CMake, Ninja, scikit-build-core (from toolchain.lock)
         runtime/     Python, torch and everything it pins (from runtime.lock)
-        cuda/        the toolkit view
+        cuda/        the toolkit view, for NVIDIA's targets
+        conda/       in the conda flavour: CUDA, GCC, the sysroot and Python (from conda-lock.yml)
         compilers.json  what compiles: compiler caches depend on it
+        contents.json   what was installed, for `archwright env check`
         env.json     written last: a folder without it is half-made, and is made again
 
-The digest covers the locks, the Python and the host compiler, so an environment is never changed once it is complete.
+The digest covers what is locked, the Python and the host compiler, so a complete environment is never changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -27,10 +28,13 @@ import filelock
 from packaging.version import Version
 
 from .compiler import HostCompiler, choose_compiler
+from .contents import damaged_packages, record_contents, verify_halves
 from .errors import ArchwrightError, fail
-from .indexes import Installer, index_settings
+from .indexes import Installer
+from .installing import PackageSource, forget_cached, install_lock
 from .interpreter import Interpreter, find_python
-from .process import CommandFailed, clean_environment, run
+from .lockfile import read_lock
+from .locking import HALVES
 from .project import cache_dir, project_root, replace_text, require_space, space_errors
 from .sources import sha256_of
 from .targets import Target
@@ -38,16 +42,16 @@ from .toolkit import make_toolkit_view, nvcc_release, toolkit_releases
 
 __all__ = [
     "Environment",
-    "Installer",
     "check_nccl_root",
     "create_environment",
     "environment_of_prefix",
     "find_environment",
     "has_locks",
+    "require_environment",
     "use_nccl_root",
 ]
 
-_RECIPE = 5  # raise when the layout changes
+_RECIPE = 6  # raise when the layout changes
 _SPACE = 9 << 30  # both prefixes, unpacked, when nothing can be hard-linked from the installer's cache
 
 
@@ -107,13 +111,15 @@ def create_environment(
     target: Target,
     *,
     python: str | None = None,
-    installer: Installer = Installer.UV,
-    offline: bool = False,
+    source: PackageSource | None = None,
+    again: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> Environment:
     """Create the environment of `target`, or return it when it is complete already.
 
-    Raises AW301 to AW313; AW306 when a package cannot be installed as locked.
+    `again` makes it anew and has uv forget its copies of the packages that differ from what was locked. Every hash is
+    checked twice: of each package before it is unpacked, and of each file after it was installed. Raises AW301 to
+    AW313; AW306 when a package cannot be installed as locked.
     """
     if not has_locks(target):
         raise fail(
@@ -121,18 +127,21 @@ def create_environment(
             found=f"no locks for {target.name} in envs/{target.name}",
             needed="a toolchain lock and a runtime lock",
             why="environments are only made from locks",
-            fix="use target sm100; the other targets follow with their issues (`archwright targets`)",
+            fix=f"`archwright env lock {target.name}` in a checkout makes them from their inputs",
         )
+    source = source or PackageSource()
     interpreter = find_python(python)
-    compiler = choose_compiler(offline=offline)
+    compiler = choose_compiler(offline=source.offline)
     path, digest = _location(target, interpreter, compiler)
     with space_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(path.parent / f".{path.name}.lock"):
-            if not (path / "env.json").is_file():
+            if again:
+                forget_cached(damaged_packages(path, _locks(target)))
+            if again or not (path / "env.json").is_file():
                 require_space(path, _SPACE, f"the environment of {target.name}")
                 shutil.rmtree(path, ignore_errors=True)
-                _make(path, digest, target, interpreter, compiler, installer, offline, report)
+                _make(path, digest, target, interpreter, compiler, source, report)
     return Environment.load(path / "env.json")
 
 
@@ -143,6 +152,20 @@ def find_environment(target: Target, *, python: str | None = None) -> Environmen
         return Environment.load(path / "env.json")
     except (ArchwrightError, OSError, ValueError, TypeError):
         return None
+
+
+def require_environment(target: Target, *, python: str | None = None) -> Environment:
+    """`find_environment`, or AW307 when there is none."""
+    found = find_environment(target, python=python)
+    if found is None:
+        raise fail(
+            "AW307",
+            found=f"no complete environment of {target.name} for these locks, this Python and this compiler",
+            needed="one that `archwright env create` made",
+            why="there is nothing to look at",
+            fix=f"archwright env create {target.name}",
+        )
+    return found
 
 
 def environment_of_prefix(prefix: Path | None = None) -> Environment:
@@ -203,9 +226,13 @@ def _locks(target: Target) -> dict[str, Path]:
 
 
 def _location(target: Target, interpreter: Interpreter, compiler: HostCompiler) -> tuple[Path, str]:
+    """Where the environment is. What a lock says counts, not its comments."""
     parts = [
         _RECIPE,
-        {name: sha256_of(path) for name, path in _locks(target).items()},
+        {
+            name: [[package.name, str(package.version), package.hashes] for package in read_lock(path).values()]
+            for name, path in _locks(target).items()
+        },
         [interpreter.version, str(interpreter.path)],
         [compiler.version, str(compiler.cxx), compiler.packages],
     ]
@@ -219,17 +246,17 @@ def _make(
     target: Target,
     interpreter: Interpreter,
     compiler: HostCompiler,
-    installer: Installer,
-    offline: bool,
+    source: PackageSource,
     report: Callable[[str], None],
 ) -> None:
     locks = _locks(target)
-    for half in ("toolchain", "runtime"):
-        report(f"installing the {half} half from envs/{target.name}/{half}.lock with {installer}")
-        _install(path / half, locks[half], interpreter, installer, offline)
-    toolkit = path / "cuda"
-    make_toolkit_view(_site_packages(path / "toolchain") / "nvidia" / "cu13", toolkit, compiler.cc)
-    toolkit_releases(toolkit)
+    for half in HALVES:
+        _install(path, half, target, interpreter, source, report)
+    toolkit, nvcc = path / "cuda", ""
+    if target.vendor == "nvidia":
+        make_toolkit_view(_site_packages(path / "toolchain") / "nvidia" / "cu13", toolkit, compiler.cc)
+        toolkit_releases(toolkit)
+        nvcc = nvcc_release(toolkit / "bin" / "nvcc")
     runtime = {d.name: d.version for d in distributions(path=[str(_site_packages(path / "runtime"))])}
     environment = Environment(
         target=target.name,
@@ -239,9 +266,9 @@ def _make(
         runtime=path / "runtime",
         toolkit=toolkit,
         python=interpreter.version,
-        nvcc=nvcc_release(toolkit / "bin" / "nvcc"),
+        nvcc=nvcc,
         torch=str(Version(runtime["torch"]).public),
-        nccl=runtime["nvidia-nccl-cu13"],
+        nccl=runtime.get("nvidia-nccl-cu13", ""),
         nccl_root=_site_packages(path / "runtime") / "nvidia" / "nccl",
         cxx=compiler.cxx,
         cc=compiler.cc,
@@ -251,7 +278,40 @@ def _make(
         locks={name: sha256_of(lock) for name, lock in locks.items()},
     )
     _write_compilers(environment)
+    record_contents(path, HALVES)
     replace_text(path / "env.json", json.dumps(environment.as_dict(), indent=1))
+
+
+def _install(
+    path: Path,
+    half: str,
+    target: Target,
+    interpreter: Interpreter,
+    source: PackageSource,
+    report: Callable[[str], None],
+) -> None:
+    """Install one half and verify every file of it; once more when the installer's cache gave a damaged file."""
+    lock = _locks(target)[half]
+    report(f"installing the {half} half from envs/{target.name}/{half}.lock with {source.installer}")
+    install_lock(path / half, lock, interpreter, source)
+    drifts = verify_halves(path, (half,))
+    if drifts and source.installer is Installer.UV:
+        names = tuple(sorted({drift.package for drift in drifts if drift.package}))
+        report(f"{', '.join(names)}: damaged in the installer's cache; installing again")
+        forget_cached(names)
+        shutil.rmtree(path / half)
+        install_lock(path / half, lock, interpreter, source)
+        drifts = verify_halves(path, (half,))
+    if drifts:
+        raise fail(
+            "AW306",
+            found=f"{len(drifts)} files of {path / half} are not as their packages say, {drifts[0]}",
+            needed="every file with the hash in its package's RECORD",
+            why="the lock vouches for the packages; what was unpacked from them is something else",
+            fix=f"`{'uv cache clean' if source.installer is Installer.UV else 'pip cache purge'}`, check the disk, and "
+            "run it again",
+            detail="\n".join(str(drift) for drift in drifts[:20]),
+        )
 
 
 def _write_compilers(environment: Environment) -> None:
@@ -260,46 +320,6 @@ def _write_compilers(environment: Environment) -> None:
     cuda = {d.name: d.version for d in installed if d.name.startswith(("nvidia-", "cuda-"))}
     facts = {"cuda": cuda, "gcc": environment.gcc, "packages": environment.compiler_packages}
     environment.compilers.write_text(json.dumps(facts, indent=1, sort_keys=True), encoding="utf-8")
-
-
-def _install(prefix: Path, lock: Path, interpreter: Interpreter, installer: Installer, offline: bool) -> None:
-    env = clean_environment() | {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
-    python = prefix / "bin" / "python"
-    strict: list[str | Path] = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", lock]
-    if installer is Installer.UV:
-        from uv import find_uv_bin
-
-        settings = index_settings()
-        uv, env = find_uv_bin(), env | settings.uv_environment()
-        quiet = ["--quiet", *(["--offline"] if offline else [])]
-        if settings.no_index:  # pip's variable, which uv does not read
-            strict += ["--no-index", *(f"--find-links={link}" for link in settings.find_links)]
-        commands: list[list[str | Path]] = [
-            [uv, "venv", *quiet, "--python", interpreter.path, prefix],
-            [uv, "pip", "install", *quiet, "--python", python, *strict],
-        ]
-    else:
-        no_index = ["--no-index"] if offline else []
-        commands = [
-            [interpreter.path, "-m", "venv", prefix],
-            [python, "-m", "pip", "install", "-q", *no_index, *strict],
-        ]
-    try:
-        for command in commands:
-            run(command, env=env, timeout=3600)
-    except (CommandFailed, OSError) as error:
-        output = error.output if isinstance(error, CommandFailed) else str(error)
-        if "No space left" in output or os.strerror(28) in output:
-            require_space(prefix, 1 << 62, f"installing {lock.name}")
-        raise fail(
-            "AW306",
-            found=f"installing {lock} with {installer} failed",
-            needed="every locked package with the hash that the lock names",
-            why="a package that is missing or differs makes another environment than the locked one",
-            fix="check the network and `pip config list`; try --installer "
-            + ("pip" if installer is Installer.UV else "uv"),
-            detail=output[-3000:],
-        ) from error
 
 
 def _site_packages(prefix: Path) -> Path:

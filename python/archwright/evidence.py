@@ -24,7 +24,10 @@ __all__ = ["Evidence", "evidence_path", "read_evidence", "write_evidence"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One record. `gates` are the codes that passed; `machine` says what it was, not which one (no names)."""
+    """One record. `gates` are the codes that passed; `machine` says what it was, not which one (no names).
+
+    `freeze` is the digest of the freeze record: everything that the result depends on.
+    """
 
     level: int
     claim: str
@@ -40,13 +43,14 @@ class Evidence:
     date: str
     archwright: str
     not_verified: tuple[str, ...]
+    freeze: str
 
     def is_about(self, cell: Cell) -> bool:
         where = (self.component, self.target, self.machine.get("processor"))
         return where == (cell.component, cell.target, cell.processor)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"schema": 1, **asdict(self)}
+        return {"schema": 2, **asdict(self)}
 
 
 def evidence_path(wheel: Path, level: int) -> Path:
@@ -54,10 +58,16 @@ def evidence_path(wheel: Path, level: int) -> Path:
 
 
 def write_evidence(
-    wheel: Path, report: dict[str, Any], toolchain: dict[str, Any], level: int = 1, claim: str = "compiles"
+    wheel: Path,
+    report: dict[str, Any],
+    toolchain: dict[str, Any],
+    freeze: str,
+    level: int = 1,
+    claim: str = "compiles",
 ) -> Path:
     """Record that `wheel` passed: `report` is the inspection of it as a mapping, `toolchain` what it was built with.
 
+    `freeze` is the digest of the freeze record of the environment that it was built in.
     Raises ValueError for an inspection that did not pass: there is no evidence of a failure.
     """
     if not report["passed"] or Path(report["wheel"]).name != wheel.name:
@@ -82,6 +92,7 @@ def write_evidence(
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         archwright=__version__,
         not_verified=tuple(report["not_verified"]),
+        freeze=freeze,
     )
     path = evidence_path(wheel, level)
     with space_errors(path):

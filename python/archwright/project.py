@@ -13,7 +13,16 @@ import platformdirs
 
 from .errors import fail
 
-__all__ = ["cache_dir", "free_bytes", "project_root", "replace_text", "require_space", "space_errors"]
+__all__ = [
+    "cache_dir",
+    "cache_path",
+    "free_bytes",
+    "output_root",
+    "project_root",
+    "replace_text",
+    "require_space",
+    "space_errors",
+]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -24,12 +33,32 @@ def project_root() -> Path:
     return installed if installed.is_dir() else _PACKAGE.parents[1]
 
 
-def cache_dir() -> Path:
-    """The cache outside the work tree: `$ARCHWRIGHT_CACHE`, else the user's cache folder."""
+def output_root() -> Path:
+    """Where `dist/` goes: the checkout, else the working folder."""
+    root = project_root()
+    return root if (root / "pyproject.toml").is_file() else Path.cwd()
+
+
+def cache_path() -> Path:
+    """Where the cache outside the work tree is or will be: `$ARCHWRIGHT_CACHE`, else in the user's cache folder."""
     chosen = os.environ.get("ARCHWRIGHT_CACHE")
-    path = Path(chosen).absolute() if chosen else platformdirs.user_cache_path("archwright", appauthor=False)
-    with space_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
+    return Path(chosen).absolute() if chosen else platformdirs.user_cache_path("archwright", appauthor=False)
+
+
+def cache_dir() -> Path:
+    """`cache_path`, which is made when it is not there. Raises AW327 when it cannot be."""
+    path = cache_path()
+    try:
+        with space_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise fail(
+            "AW327",
+            found=f"{path} cannot be made: {error.strerror}",
+            needed="a cache folder that can be written",
+            why="sources, environments and the compiler are kept there",
+            fix="point ARCHWRIGHT_CACHE at a folder that can be written",
+        ) from error
     return path
 
 

@@ -1,0 +1,79 @@
+"""Options and arguments that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .indexes import Installer
+from .ui import err
+
+if TYPE_CHECKING:
+    from .installing import PackageSource
+    from .targets import Target
+
+__all__ = [
+    "PATH",
+    "bundle_option",
+    "experimental_option",
+    "gencode_option",
+    "installer_option",
+    "json_option",
+    "names_argument",
+    "news",
+    "offline_option",
+    "package_source",
+    "python_option",
+    "target_argument",
+    "verbose_option",
+]
+
+PATH = click.Path(path_type=Path)
+json_option = click.option("--json", is_flag=True, help="Print JSON and nothing else on standard output.")
+offline_option = click.option("--offline", is_flag=True, help="Use caches only; never the network.")
+python_option = click.option("--python", help="Path or version of the Python to build for.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+target_argument = click.argument("target")
+names_argument = click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+gencode_option = click.option(
+    "--gencode", multiple=True, help="Build device code for this one only (repeatable).", metavar="SM"
+)
+experimental_option = click.option("--experimental", is_flag=True, help="Allow experimental targets.")
+installer_option = click.option(
+    "--installer",
+    type=click.Choice([installer.value for installer in Installer]),
+    default=Installer.UV.value,
+    callback=lambda context, parameter, value: Installer(value),
+    show_default=True,
+    help="What installs the locked packages.",
+)
+bundle_option = click.option(
+    "--bundle",
+    type=PATH,
+    envvar="ARCHWRIGHT_BUNDLE",
+    metavar="DIR",
+    help="Take everything from this bundle (`archwright env export`) and nothing from the network.",
+)
+
+
+def news(message: str) -> None:
+    """Progress, for people: on standard error."""
+    err().print(message, style="dim", markup=False)
+
+
+def package_source(
+    target: Target, installer: Installer, offline: bool, bundle: Path | None, report: Callable[[str], None]
+) -> PackageSource:
+    """Where locked packages come from, as the options say. A bundle is verified, and its sources put into the cache."""
+    from .installing import PackageSource
+
+    if bundle is None:
+        return PackageSource(installer, offline)
+    from .bundle import open_bundle
+
+    opened = open_bundle(bundle, target, report=report)
+    opened.seed_cache()
+    return PackageSource(installer, offline=True, wheels=opened.wheels)
