@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from archwright import debian
-from archwright.debian import can_provision, provision
+from archwright.debian import can_provision, fetch_packages, keep_packages, kept_package, provision
 from archwright.errors import ArchwrightError, Exit
+from archwright.sources import sha256_of
 
 Script = Callable[[str, str], Path]
 
@@ -248,4 +249,142 @@ def test_a_debian_relative_without_a_known_release_cannot(apt: Path, monkeypatch
 def test_the_record_is_plain_json(apt: Path, cache: Path) -> None:
     provision()
     (record,) = cache.rglob("provisioned.json")
-    assert set(json.loads(record.read_text())) == {"packages"}
+    made = json.loads(record.read_text())
+    assert set(made) == {"packages", "parts"}
+    assert made["packages"] == made["parts"]["compiler"] | made["parts"]["sysroot"]
+
+
+def tree(prefix: Path) -> dict[str, tuple[int, bytes | str]]:
+    """What is in a prefix: each path with its mode, and its content or where it leads."""
+    return {
+        str(p.relative_to(prefix)): (p.lstat().st_mode, str(p.readlink()) if p.is_symlink() else p.read_bytes())
+        for p in prefix.rglob("*")
+        if p.is_symlink() or p.is_file()
+    }
+
+
+def test_the_packages_are_kept_by_hash(apt: Path, cache: Path) -> None:
+    packages = provision().packages
+
+    assert {p.name for p in (cache / "compilers" / "packages").glob("*.deb")} == {f"{d}.deb" for d in packages.values()}
+    assert all(sha256_of(kept_package(digest)) == digest for digest in packages.values())
+
+
+def test_c2_the_same_compiler_is_made_again_offline_and_without_apt(apt: Path, tmp_path: Path) -> None:
+    first = provision()
+    before = tree(first.cxx.parents[1])
+    shutil.rmtree(first.cxx.parents[1])
+    apt.unlink()
+    (tmp_path / "bin" / "apt-get").unlink()
+
+    assert provision(offline=True) == first
+    assert tree(first.cxx.parents[1]) == before
+    assert not (first.sysroot.parent / "compiler" / "usr" / "include").exists(), "what belongs to the sysroot only"
+    assert not apt.exists()
+
+
+@pytest.mark.parametrize("harm", ["rotten", "missing", "no list", "damaged list"])
+def test_kept_packages_that_are_not_as_they_were_are_not_used(harm: str, apt: Path, cache: Path) -> None:
+    first = provision()
+    shutil.rmtree(first.cxx.parents[1])
+    apt.unlink()
+    deb = kept_package(first.packages["g++-14_1.0_amd64.deb"])
+    (listed,) = (cache / "compilers" / "packages").glob("*.json")
+    if harm == "rotten":
+        deb.write_bytes(b"evil")
+    elif harm == "missing":
+        deb.unlink()
+    elif harm == "no list":
+        listed.unlink()
+    else:
+        listed.write_text("[]")
+
+    with pytest.raises(ArchwrightError) as caught:
+        provision(offline=True)
+    assert caught.value.code == "AW304"
+
+    assert provision() == first
+    assert apt.exists(), "they were downloaded again"
+
+
+def test_packages_of_another_machine_make_the_compiler(
+    apt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = provision()
+    parts = fetch_packages()
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    for name, digest in made.packages.items():
+        shutil.copy(kept_package(digest), folder / name)
+    apt.unlink()
+    monkeypatch.setenv("ARCHWRIGHT_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(debian, "_source_files", list)
+    assert not can_provision()
+
+    keep_packages(parts, folder)
+
+    assert can_provision()
+    assert provision(offline=True).packages == made.packages
+    assert not apt.exists()
+    shutil.rmtree(folder)
+    keep_packages(parts, folder)  # there is a compiler: nothing to do
+
+
+def test_c5_a_package_that_was_tampered_with_is_not_kept(
+    apt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = fetch_packages()
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    for packages in parts.values():
+        for name, digest in packages.items():
+            shutil.copy(kept_package(digest), folder / name)
+    (folder / "g++-14_1.0_amd64.deb").write_text("evil")
+    monkeypatch.setenv("ARCHWRIGHT_CACHE", str(tmp_path / "other"))
+
+    with pytest.raises(ArchwrightError) as caught:
+        keep_packages(parts, folder)
+
+    assert caught.value.code == "AW201"
+    with pytest.raises(ArchwrightError):
+        provision(offline=True)
+
+
+def test_a_compiler_from_before_packages_were_kept_stays_and_its_packages_are_downloaded(
+    apt: Path, cache: Path
+) -> None:
+    made = provision()
+    record = made.cxx.parents[1] / "provisioned.json"
+    old = {"packages": {**made.packages, "g++-14_1.0_amd64.deb": "0" * 64}}
+    record.write_text(json.dumps(old))
+    shutil.rmtree(cache / "compilers" / "packages")
+    said: list[str] = []
+
+    parts = fetch_packages(report=said.append)
+
+    assert all(kept_package(digest).is_file() for packages in parts.values() for digest in packages.values())
+    assert json.loads(record.read_text()) == old
+    assert [line for line in said if "others now" in line], "they differ from what the compiler was made of"
+    with pytest.raises(ArchwrightError):
+        (cache / "compilers" / "packages").rename(cache / "away")
+        fetch_packages(offline=True)
+
+
+def test_kept_packages_are_not_downloaded_again(apt: Path) -> None:
+    parts = fetch_packages()
+    apt.unlink()
+    assert fetch_packages(offline=True) == parts
+    assert not apt.exists()
+
+
+def test_without_dpkg_deb_it_is_named(apt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch_packages()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert not can_provision()
+
+    with pytest.raises(ArchwrightError) as caught:
+        provision(offline=True)
+
+    assert caught.value.code == "AW304"
+    assert "dpkg-deb" in caught.value.found
+    assert "CXX" in caught.value.fix

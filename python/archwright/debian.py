@@ -10,6 +10,8 @@ their ELF interpreter and RPATH pointed at the unpacked libraries (RPATH, not RU
 linker plug-in cannot be loaded then (`-fno-use-linker-plugin`). Objects of GCC 14 may want symbols newer than Debian
 12's libstdc++.so has; like Red Hat's toolset, libstdc++.so becomes a linker script that takes what the shared
 library lacks from libstdc++.a.
+
+The downloaded packages are kept, by hash, so that a bundle can hold them and the compiler can be made again offline.
 """
 
 from __future__ import annotations
@@ -20,26 +22,44 @@ import re
 import shutil
 import sys
 import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
 
 from .errors import fail
+from .files import copy_verified
 from .process import CommandFailed, run
 from .project import cache_dir, replace_text, require_space, space_errors
 from .sources import sha256_of
 
-__all__ = ["COMPILER_RELEASE", "SYSROOT_RELEASE", "Provisioned", "can_provision", "provision"]
+__all__ = [
+    "COMPILER_RELEASE",
+    "SYSROOT_RELEASE",
+    "PackageParts",
+    "Provisioned",
+    "can_provision",
+    "fetch_packages",
+    "keep_packages",
+    "kept_package",
+    "provision",
+]
 
 COMPILER_RELEASE = "trixie"
 SYSROOT_RELEASE = "bookworm"
 _RECIPE = 2  # raise when the layout below changes, so that old prefixes are not reused
 _KNOWN_RELEASES = ("bookworm", "trixie")
+_OWN_COMPILER = (
+    "install GCC 13 or newer yourself (`dnf install gcc-toolset-14`, `conda install gxx`) and name it in CXX"
+)
 _PACKAGES = {
     "compiler": (COMPILER_RELEASE, ["g++-14"]),
     "sysroot": (SYSROOT_RELEASE, ["libc6-dev", "libstdc++6", "libdw-dev"]),
 }
+#: The sha256 of each package file, by its name, of each part: `compiler` and `sysroot`.
+type PackageParts = dict[str, dict[str, str]]
+
 #: These belong to the sysroot; in the compiler's prefix they would shadow it.
 _NOT_IN_COMPILER = ("libc6-dev", "libcrypt-dev", "linux-libc-dev", "libc-dev-bin", "rpcsvc-proto")
 
@@ -55,55 +75,135 @@ class Provisioned:
 
 
 def can_provision() -> bool:
-    """Whether `provision` has what it needs here: apt, and a source entry for a Debian release that we know."""
+    """Whether `provision` has what it needs here: kept packages, or apt and a source entry for a release we know."""
+    if not _missing_tools(("dpkg-deb",)) and _read_kept(_prefix().name):
+        return True
     return not _missing_tools() and bool(_source_files())
 
 
 def provision(*, offline: bool = False) -> Provisioned:
-    """Return the provisioned compiler, making it when the cache has none.
+    """Return the provisioned compiler, making it when the cache has none: from packages that were kept, else with apt.
 
     Raises AW304 when this is not Debian, when the packages cannot be fetched, or with `offline` when they would have
     to be; AW308 when the disk fills up.
     """
-    machine = os.uname().machine
-    prefix = cache_dir() / "compilers" / f"gcc14-{SYSROOT_RELEASE}-{machine}-r{_RECIPE}"
+    prefix = _prefix()
     record = prefix / "provisioned.json"
     with space_errors(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(prefix.parent / f".{prefix.name}.lock"):
             if not record.is_file():
-                if offline:
-                    raise _cannot("no provisioned GCC in the cache, and --offline", "run it once with a network")
-                _make(prefix, machine)
+                _make(prefix, offline)
     packages = json.loads(record.read_text())["packages"]
     return Provisioned(prefix / "bin" / "g++", prefix / "bin" / "gcc", prefix / "sysroot", packages)
 
 
-def _make(prefix: Path, machine: str) -> None:
-    require_space(prefix, 1 << 30, "GCC 14 and its sysroot")
-    missing = _missing_tools()
-    if not can_provision():
-        raise _cannot(
-            f"no {' and no '.join(missing) or 'apt source entry for Debian 12 or 13'} on this machine",
-            "install GCC 13 or newer yourself (`dnf install gcc-toolset-14`, `conda install gxx`) and name it in CXX",
-        )
-    shutil.rmtree(prefix, ignore_errors=True)  # half-made: it has no record
-    packages: dict[str, str] = {}
+def fetch_packages(*, offline: bool = False, report: Callable[[str], None] = lambda message: None) -> PackageParts:
+    """The packages that the compiler is made of, kept in the cache; with apt when they are not there yet.
+
+    A compiler that was made before packages were kept may have been made of older ones than apt has now.
+    """
+    prefix = _prefix()
     with space_errors(prefix):
-        for part, (release, names) in _PACKAGES.items():
-            packages |= _unpack_packages(
-                prefix / part, release, names, drop=_NOT_IN_COMPILER if part == "compiler" else ()
-            )
-            _make_links_relative(prefix / part)
-        _relocate(prefix / "compiler", machine)
-        _merge_libstdcxx(prefix, machine)
-        _write_wrappers(prefix, machine)
-        replace_text(prefix / "provisioned.json", json.dumps({"packages": packages}, indent=1))
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(prefix.parent / f".{prefix.name}.lock"):
+            parts = _read_kept(prefix.name)
+            if parts is None:
+                report("downloading the compiler's packages")
+                parts = _download(prefix, offline)
+    record = prefix / "provisioned.json"
+    if record.is_file() and json.loads(record.read_text())["packages"] != _all_of(parts):
+        report("the compiler's packages are others now than those that this machine's compiler was made of")
+    return parts
 
 
-def _unpack_packages(into: Path, release: str, names: list[str], drop: tuple[str, ...]) -> dict[str, str]:
-    """Download `names` and all they depend on from `release` and unpack them; an empty dpkg status gives all of it."""
-    work = into.with_name(f".{into.name}.{uuid.uuid4().hex[:8]}.apt")
+def keep_packages(parts: PackageParts, folder: Path) -> None:
+    """Put the package files in `folder` into the cache, for `provision`. One that has a compiler is left alone.
+
+    Raises AW201 for a file that does not have its sha256.
+    """
+    prefix = _prefix()
+    with space_errors(prefix):
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(prefix.parent / f".{prefix.name}.lock"):
+            if (prefix / "provisioned.json").is_file():
+                return
+            for name, digest in _all_of(parts).items():
+                copy_verified(folder / name, kept_package(digest), digest)
+            _write_kept(prefix.name, parts)
+
+
+def kept_package(digest: str) -> Path:
+    """Where the package file with this sha256 is, or would be."""
+    return cache_dir() / "compilers" / "packages" / f"{digest}.deb"
+
+
+def _prefix() -> Path:
+    return cache_dir() / "compilers" / f"gcc14-{SYSROOT_RELEASE}-{os.uname().machine}-r{_RECIPE}"
+
+
+def _all_of(parts: PackageParts) -> dict[str, str]:
+    return {name: digest for packages in parts.values() for name, digest in packages.items()}
+
+
+def _read_kept(name: str) -> PackageParts | None:
+    """What was kept for the prefix called `name`; None unless every file of it is there as it was."""
+    try:
+        parts: PackageParts = json.loads((cache_dir() / "compilers" / "packages" / f"{name}.json").read_text())["parts"]
+        if parts.keys() != _PACKAGES.keys() or any(sha256_of(kept_package(d)) != d for d in _all_of(parts).values()):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return parts
+
+
+def _write_kept(name: str, parts: PackageParts) -> None:
+    folder = cache_dir() / "compilers" / "packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_text(folder / f"{name}.json", json.dumps({"parts": parts}, indent=1))
+
+
+def _make(prefix: Path, offline: bool) -> None:
+    require_space(prefix, 1 << 30, "GCC 14 and its sysroot")
+    machine = os.uname().machine
+    parts = _read_kept(prefix.name) or _download(prefix, offline)
+    if _missing_tools(("dpkg-deb",)):
+        raise _cannot("no dpkg-deb on this machine, which unpacks the compiler's packages", _OWN_COMPILER)
+    shutil.rmtree(prefix, ignore_errors=True)  # half-made: it has no record
+    for part, packages in parts.items():
+        _unpack(prefix / part, packages, drop=_NOT_IN_COMPILER if part == "compiler" else ())
+        _make_links_relative(prefix / part)
+    _relocate(prefix / "compiler", machine)
+    _merge_libstdcxx(prefix, machine)
+    _write_wrappers(prefix, machine)
+    replace_text(prefix / "provisioned.json", json.dumps({"packages": _all_of(parts), "parts": parts}, indent=1))
+
+
+def _unpack(into: Path, packages: dict[str, str], drop: Sequence[str]) -> None:
+    into.mkdir(parents=True)
+    for name, digest in sorted(packages.items()):
+        if not name.startswith(tuple(f"{dropped}_" for dropped in drop)):
+            try:
+                run(["dpkg-deb", "-x", kept_package(digest), into])
+            except CommandFailed as error:
+                raise _cannot(f"unpacking {name} failed: {_last_lines(error.output)}", "check the disk") from error
+
+
+def _download(prefix: Path, offline: bool) -> PackageParts:
+    """Both parts' packages, with apt, kept in the cache."""
+    if offline:
+        raise _cannot("no provisioned GCC in the cache, and --offline", "run it once with a network")
+    if _missing_tools() or not _source_files():
+        missing = " and no ".join(_missing_tools()) or "apt source entry for Debian 12 or 13"
+        raise _cannot(f"no {missing} on this machine", _OWN_COMPILER)
+    parts = {part: _download_part(prefix / part, release, names) for part, (release, names) in _PACKAGES.items()}
+    _write_kept(prefix.name, parts)
+    return parts
+
+
+def _download_part(part: Path, release: str, names: list[str]) -> dict[str, str]:
+    """Download `names` and all they depend on from `release`; an empty dpkg status gives all of it."""
+    work = part.parent.with_name(f".{part.parent.name}.{part.name}.{uuid.uuid4().hex[:8]}.apt")
     try:
         for folder in ("lists/partial", "cache/archives/partial", "sources.d"):
             (work / folder).mkdir(parents=True)
@@ -127,12 +227,11 @@ def _unpack_packages(into: Path, release: str, names: list[str], drop: tuple[str
         apt = ["apt-get", "-q", "-y", *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
         run([*apt, "update"], timeout=600)
         run([*apt, "--download-only", "install", *names], timeout=900)
-        debs = sorted((work / "cache" / "archives").glob("*.deb"))
-        into.mkdir(parents=True)
-        for deb in debs:
-            if not deb.name.startswith(tuple(f"{name}_" for name in drop)):
-                run(["dpkg-deb", "-x", deb, into])
-        return {deb.name: sha256_of(deb) for deb in debs}
+        packages = {deb.name: sha256_of(deb) for deb in sorted((work / "cache" / "archives").glob("*.deb"))}
+        for name, digest in packages.items():
+            kept_package(digest).parent.mkdir(exist_ok=True)
+            (work / "cache" / "archives" / name).replace(kept_package(digest))
+        return packages
     except CommandFailed as error:
         raise _cannot(
             f"`{' '.join(error.command[:1])} ... {error.command[-1]}` for Debian release {release} failed: "
@@ -143,8 +242,8 @@ def _unpack_packages(into: Path, release: str, names: list[str], drop: tuple[str
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _missing_tools() -> list[str]:
-    return [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
+def _missing_tools(tools: Sequence[str] = ("apt-get", "dpkg-deb")) -> list[str]:
+    return [tool for tool in tools if shutil.which(tool) is None]
 
 
 def _source_files() -> list[Path]:

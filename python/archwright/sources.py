@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from unearth import Package, PackageFinder
 
-__all__ = ["SourceTree", "fetch", "sha256_of"]
+__all__ = ["SourceTree", "fetch", "fetch_archive", "sha256_of"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _make_tree(component: Component, tree: Path, offline: bool) -> None:
-    archive = _archive(component, offline)
+    archive = fetch_archive(component, offline=offline)
     staged = tree.with_name(f".{tree.name}.{uuid.uuid4().hex[:8]}.staged")
     try:
         extract_sdist(archive, component.root, staged)
@@ -76,7 +76,8 @@ def _make_tree(component: Component, tree: Path, offline: bool) -> None:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _archive(component: Component, offline: bool) -> Path:
+def fetch_archive(component: Component, *, offline: bool = False) -> Path:
+    """The component's source archive in the cache, downloaded when it is not there (AW201, AW206, AW207, AW308)."""
     archive = cache_dir() / "archives" / f"{component.sha256}.tar.gz"
     if archive.is_file():
         if sha256_of(archive) == component.sha256:
