@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from archwright import compiler
-from archwright.compiler import choose_compiler, find_compiler
+from archwright.compiler import MAXIMUM, NVCC_MAXIMUM, choose_compiler, find_compiler, too_new_compiler
 from archwright.debian import Provisioned
 from archwright.errors import ArchwrightError, Exit
+from archwright.lockfile import read_lock
 
 Script = Callable[[str, str], Path]
 
@@ -96,6 +97,55 @@ def test_c4_cxx_that_names_an_old_gcc_is_aw303(
     assert version in error.found
     assert "13" in error.needed
     assert "unset" in error.fix
+
+
+@pytest.mark.parametrize("version", ["16.1.0", "17.0.1"])
+def test_cxx_that_names_a_gcc_newer_than_nvcc_accepts_is_aw323(
+    version: str, fake: Callable[..., Path], only: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("g++-14", "14.2.0")
+    monkeypatch.setenv("CXX", str(fake("g++-new", version)))
+
+    error = error_of()
+
+    assert error.code == "AW323"
+    assert error.exit is Exit.UNFIT
+    assert version in error.found
+    assert error.needed == f"GCC 13 to {MAXIMUM}"
+
+
+def test_a_newer_gcc_on_path_is_passed_over_for_an_older_one(fake: Callable[..., Path], only: Path) -> None:
+    newer = fake("g++", "16.1.0")
+    older = fake("g++-15", "15.1.0")
+
+    found, passed_over = find_compiler(), too_new_compiler()
+
+    assert found is not None
+    assert found.cxx == older
+    assert passed_over is not None
+    assert passed_over.cxx == newer
+
+
+def test_with_only_a_newer_gcc_on_path_one_is_provisioned(
+    fake: Callable[..., Path], only: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("g++", "16.1.0")
+    assert find_compiler() is None
+
+    monkeypatch.setenv("CXX", str(fake("g++-14", "14.2.0")))
+    assert too_new_compiler() is None, "CXX chose another: there is nothing to say about PATH"
+
+
+def test_a_fitting_gcc_is_not_passed_over(fake: Callable[..., Path], only: Path) -> None:
+    assert too_new_compiler() is None
+    fake("g++", "15.1.0")
+    assert too_new_compiler() is None
+
+
+@pytest.mark.parametrize("target", ["sm100", "sm90"])
+def test_the_newest_gcc_is_that_of_the_locked_cuda_release(target: str, root: Path) -> None:
+    nvcc = read_lock(root / "envs" / target / "toolchain.lock")["nvidia-cuda-nvcc"].version
+    assert NVCC_MAXIMUM[f"{nvcc.major}.{nvcc.minor}"] == MAXIMUM
 
 
 CLANG = "#define __clang__ 1\n#define __cpp_lib_format 202110L"

@@ -13,10 +13,17 @@ from .debian import provision
 from .errors import fail
 from .process import clean_environment
 
-__all__ = ["MINIMUM", "HostCompiler", "choose_compiler", "find_compiler"]
+__all__ = ["MAXIMUM", "MINIMUM", "NVCC_MAXIMUM", "HostCompiler", "choose_compiler", "find_compiler", "too_new_compiler"]
 
 #: First GCC with std::format, which upstream's host code uses.
 MINIMUM = 13
+
+#: Newest GCC that the nvcc of each CUDA release accepts: `#if __GNUC__ > N` in crt/host_config.h of the packages
+#: nvidia-cuda-crt 13.0.88, 13.1.115, 13.2.86, 13.3.73, 13.4.92 and 13.5.37.
+NVCC_MAXIMUM = {"13.0": 15, "13.1": 15, "13.2": 15, "13.3": 15, "13.4": 16, "13.5": 16}
+
+#: That of the CUDA release which the locks of this project have; a test compares the two.
+MAXIMUM = 15
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,9 @@ class HostCompiler:
 def find_compiler() -> HostCompiler | None:
     """The compiler that `CXX` names, or the newest fitting g++ on PATH; None when there is none.
 
-    Raises AW303 when `CXX` names something that is not GCC or is too old: the user chose it.
+    One on PATH that nvcc does not accept is passed over, as one that is too old is: nvcc would stop at its version in
+    the first compile. Raises AW303 when `CXX` names something that is not GCC or is too old, and AW323 when it is too
+    new: the user chose it.
     """
     named = os.environ.get("CXX")
     if named:
@@ -51,16 +60,30 @@ def find_compiler() -> HostCompiler | None:
                 why="upstream's host code is C++20 and includes <format>",
                 fix="point CXX at a newer g++, or unset it: a fitting compiler is then provisioned into the cache",
             )
+        if found.major > MAXIMUM:
+            raise fail(
+                "AW323",
+                found=f"CXX={named}, GCC {found.version}",
+                needed=f"GCC {MINIMUM} to {MAXIMUM}",
+                why="nvcc stops at a newer one in the first compile: unsupported GNU version",
+                fix="point CXX at an older g++, or unset it: a fitting one is then found or provisioned",
+            )
         return found
-    names = ("g++", *(f"g++-{major}" for major in range(MINIMUM, MINIMUM + 4)))
-    fitting = [c for c in (_probe(name, "PATH") for name in names) if c and c.major >= MINIMUM]
+    names = ("g++", *(f"g++-{major}" for major in range(MINIMUM, MAXIMUM + 1)))
+    fitting = [c for c in (_probe(name, "PATH") for name in names) if c and MINIMUM <= c.major <= MAXIMUM]
     # one without libdw's headers would only fail later: then the provisioned one, which has them, is better
     complete = [c for c in fitting if c.has_libdw]
     return max(complete, key=lambda c: c.major, default=None)
 
 
+def too_new_compiler() -> HostCompiler | None:
+    """The g++ on PATH, when it is one that `find_compiler` passes over because nvcc does not accept it."""
+    found = None if os.environ.get("CXX") else _probe("g++", "PATH")
+    return found if found and found.major > MAXIMUM else None
+
+
 def choose_compiler(*, offline: bool = False) -> HostCompiler:
-    """`find_compiler`, else the provisioned one. Raises AW303, AW304 and AW313."""
+    """`find_compiler`, else the provisioned one. Raises AW303, AW304, AW313 and AW323."""
     found = find_compiler()
     if found is None:
         made = provision(offline=offline)

@@ -1,226 +1,100 @@
-"""Preflight in seconds: is this machine fit to build for a target, and if not, what exactly is to be done?"""
+"""Preflight in seconds: is this machine fit to build for a target, and if not, what exactly is to be done?
+
+This module has the list of checks, and those of the target's environment; those of the machine are in machine.py,
+folders.py and proxies.py. Each finding has the code of the page that explains its check.
+"""
 
 from __future__ import annotations
 
 import platform
-import shutil
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
-from .compiler import MINIMUM, find_compiler
-from .components import components
-from .debian import COMPILER_RELEASE, can_provision
+from .compiler import NVCC_MAXIMUM
+from .components import Cell, Component, components
 from .environment import Environment, find_environment, has_locks
 from .errors import ArchwrightError
-from .interpreter import find_python
-from .plan import MEMORY_SHARE, available_cores, available_memory
-from .process import stray_variables
-from .project import cache_dir, free_bytes
-from .targets import Target, target_table
+from .findings import Finding, Level, Repair, from_error, is_fit
+from .folders import check_disks, check_folders, check_temporary
+from .lockfile import read_lock
+from .machine import (
+    check_compiler,
+    check_compiler_cache,
+    check_device,
+    check_libc,
+    check_locale,
+    check_memory,
+    check_python,
+    check_system,
+    check_variables,
+)
+from .process import CommandFailed
+from .project import cache_path, project_root
+from .proxies import check_proxy
+from .repairs import in_shell, with_tool
+from .targets import Target
+from .toolkit import check_nvcc_floor, toolkit_releases
 
-__all__ = ["Finding", "Level", "examine", "is_fit"]
-
-
-class Level(StrEnum):
-    OK = "ok"
-    NOTE = "note"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check's result. A finding that is not ok names its code and its fix."""
-
-    check: str
-    level: Level
-    found: str
-    needed: str = ""
-    why: str = ""
-    fix: str = ""
-    code: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "level": str(self.level)}
+__all__ = ["Finding", "Level", "Repair", "examine", "is_fit"]
 
 
 def examine(target: Target, *, python: str | None = None) -> tuple[Finding, ...]:
     """Run every check for `target`, in order. Changes nothing and needs no network."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        lambda: _system(target),
-        lambda: _python(python),
-        _compiler,
-        _resources,
-        _stray,
-        _compiler_cache,
-        lambda: _environment(target, python),
-        _device,
-    ]
-    return tuple(finding for check in checks for finding in check())
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "system": check_system,
+        "C library": check_libc,
+        "cells": lambda: _cells(target),
+        "locale": check_locale,
+        "folders": lambda: check_folders(target),
+        "temporary folder": check_temporary,
+        "disk": lambda: check_disks(target),
+        "python": lambda: check_python(python),
+        "compiler": check_compiler,
+        "memory": lambda: check_memory(target),
+        "proxy": check_proxy,
+        "variables": check_variables,
+        "compiler cache": check_compiler_cache,
+        "environment": lambda: _environment(target, python),
+        "device": check_device,
+    }
+    findings: list[Finding] = []
+    for name, check in checks.items():
+        try:
+            findings += check()
+        except ArchwrightError as error:
+            findings.append(_not_checked(name, error, findings))
+    return tuple(findings)
 
 
-def is_fit(findings: tuple[Finding, ...]) -> bool:
-    return all(finding.level is not Level.FAIL for finding in findings)
+def _not_checked(name: str, error: ArchwrightError, findings: list[Finding]) -> Finding:
+    """A check that an error ended: what another row says already is not said again as a failure."""
+    if any(f.code == error.code and f.level is Level.FAIL for f in findings):
+        return Finding(name, Level.NOTE, "not checked", why=error.found, fix="repair that first", code=error.code)
+    return from_error(name, error)
 
 
-def _from_error(check: str, error: ArchwrightError) -> Finding:
-    return Finding(check, Level.FAIL, error.found, error.needed, error.why, error.fix, error.code)
-
-
-def _system(target: Target) -> Iterator[Finding]:
-    system, machine = platform.system(), platform.machine()
-    known = target_table().processors
-    if system != "Linux" or machine not in known:
-        yield Finding(
-            "system",
-            Level.FAIL,
-            f"{system} on {machine}",
-            f"Linux on {' or '.join(known)}",
-            "the kernel libraries are for Linux servers",
-            "build on a Linux machine",
-            "AW310",
-        )
+def _cells(target: Target) -> Iterator[Finding]:
+    machine = platform.machine()
+    cells = [c for component in components().values() for c in component.cells if _is_of(c, target, machine)]
+    ready = [c.component for c in cells if c.available]
+    pending = [c.component for c in cells if c.pending]
+    if ready:
+        later = f"; not yet: {', '.join(pending)}" if pending else ""
+        yield Finding("cells", Level.OK, f"can be built: {', '.join(ready)}{later}", code="AW105")
         return
-    libc, version = platform.libc_ver()
-    release = (
-        platform.freedesktop_os_release().get("PRETTY_NAME", "Linux") if Path("/etc/os-release").exists() else "Linux"
+    yield Finding(
+        "cells",
+        Level.FAIL,
+        f"no component of {target.name} can be built on {machine} yet",
+        "at least one cell that is built today",
+        "; ".join(sorted({c.pending or c.reason for c in cells})) or f"no cell is for {machine}",
+        "run `archwright targets` for the matrix",
+        "AW105",
     )
-    yield Finding("system", Level.OK, f"{release}, {machine}, {libc} {version}")
-    pending = [c for c in _cells(target, machine) if c.pending]
-    ready = [c for c in _cells(target, machine) if c.available]
-    if not ready:
-        reasons = "; ".join(sorted({c.pending or c.reason for c in _cells(target, machine)}))
-        yield Finding(
-            "cells",
-            Level.FAIL,
-            f"no component of {target.name} can be built on {machine} yet",
-            "at least one cell that is built today",
-            reasons,
-            "run `archwright targets` for the matrix",
-            "AW105",
-        )
-    else:
-        later = f"; not yet: {', '.join(c.component for c in pending)}" if pending else ""
-        yield Finding("cells", Level.OK, f"can be built: {', '.join(c.component for c in ready)}{later}")
 
 
-def _cells(target: Target, machine: str) -> list[Any]:
-    return [
-        cell
-        for component in components().values()
-        for cell in component.cells
-        if cell.target == target.name and cell.processor == machine
-    ]
-
-
-def _python(named: str | None) -> Iterator[Finding]:
-    try:
-        found = find_python(named)
-    except ArchwrightError as error:
-        yield _from_error("python", error)
-        return
-    yield Finding("python", Level.OK, f"CPython {found.version} at {found.path}, with headers")
-
-
-def _compiler() -> Iterator[Finding]:
-    try:
-        found = find_compiler()
-    except ArchwrightError as error:
-        yield _from_error("compiler", error)
-        return
-    if found is not None and not found.has_libdw:
-        yield Finding(
-            "libdw",
-            Level.FAIL,
-            f"{found.cxx} does not find elfutils/libdwfl.h",
-            "libdw's headers",
-            "DeepJIT (inside DeepGEMM and DeepEP) includes them",
-            "`apt install libdw-dev`, or unset CXX to use the provisioned compiler",
-            "AW313",
-        )
-    elif found is not None:
-        yield Finding(
-            "compiler", Level.OK, f"GCC {found.version} at {found.cxx} (from {found.origin}), libdw headers found"
-        )
-    elif can_provision():
-        yield Finding(
-            "compiler",
-            Level.OK,
-            f"no GCC >= {MINIMUM} with libdw headers here: GCC 14 of Debian {COMPILER_RELEASE} is used, in the cache",
-        )
-    else:
-        yield Finding(
-            "compiler",
-            Level.FAIL,
-            f"no GCC >= {MINIMUM}, and this is not a Debian from whose packages one could be provisioned",
-            f"GCC {MINIMUM} or newer and libdw's headers",
-            "upstream's host code is C++20 and includes <format>",
-            "install them (`dnf install gcc-toolset-14 elfutils-devel`), or name a g++ in CXX",
-            "AW303",
-        )
-
-
-def _resources() -> Iterator[Finding]:
-    cores, memory = available_cores(), available_memory() * MEMORY_SHARE / 2**30
-    largest = max((u for c in components().values() for u in c.units), key=lambda u: u.mib)
-    if largest.mib / 1024 > memory:
-        yield Finding(
-            "memory",
-            Level.FAIL,
-            f"{memory:.1f} GiB to plan with ({MEMORY_SHARE:.0%} of what may be used), {cores} cores",
-            f"{largest.mib / 1024:.1f} GiB for {largest.path}",
-            "the kernel would kill the compiler after minutes of work",
-            "free memory, raise the cgroup's limit, or leave that component out",
-            "AW309",
-        )
-    else:
-        yield Finding("memory", Level.OK, f"{memory:.1f} GiB to plan with, {cores} cores")
-    folder = cache_dir()
-    free = free_bytes(folder) / 1e9
-    if free < 15:
-        yield Finding(
-            "disk",
-            Level.FAIL,
-            f"{free:.1f} GB free at {folder}",
-            "15 GB for the environment, the sources and the objects",
-            "a disk that fills up halfway wastes the time until then",
-            "free some space, or point ARCHWRIGHT_CACHE at a larger disk",
-            "AW308",
-        )
-    else:
-        yield Finding("disk", Level.OK, f"{free:.0f} GB free at {folder}")
-
-
-def _stray() -> Iterator[Finding]:
-    stray = stray_variables()
-    if stray:
-        yield Finding(
-            "variables",
-            Level.NOTE,
-            ", ".join(f"{name}={value}" for name, value in stray.items()),
-            "none that steer compilers",
-            "builds do not see them, so they change nothing (CXX only chooses the compiler for `env create`)",
-            f"nothing to do; `unset {' '.join(stray)}` quiets this note",
-        )
-    else:
-        yield Finding("variables", Level.OK, "none that steer compilers")
-
-
-def _compiler_cache() -> Iterator[Finding]:
-    found = shutil.which("ccache") or shutil.which("sccache")
-    if found:
-        yield Finding("compiler cache", Level.OK, found)
-    else:
-        yield Finding(
-            "compiler cache",
-            Level.NOTE,
-            "neither ccache nor sccache on PATH",
-            "",
-            "a fresh clone compiles everything again",
-            "`apt install ccache`",
-        )
+def _is_of(cell: Cell, target: Target, machine: str) -> bool:
+    return cell.target == target.name and cell.processor == machine
 
 
 def _environment(target: Target, python: str | None) -> Iterator[Finding]:
@@ -231,44 +105,123 @@ def _environment(target: Target, python: str | None) -> Iterator[Finding]:
             f"envs/{target.name} has no locks yet",
             "a toolchain lock and a runtime lock",
             "environments are only made from locks",
-            "use target sm100; the others follow with their issues (`archwright targets`)",
+            f"`archwright env lock {target.name}` makes them from their inputs",
             "AW307",
         )
         return
-    found = find_environment(target, python=python)
+    # without the folder there is none, and nothing needs to be made to say so
+    found = find_environment(target, python=python) if (cache_path() / "envs").is_dir() else None
     if found is None:
         yield Finding(
             "environment",
             Level.NOTE,
             "not created yet for these locks, this Python and this compiler",
-            "",
+            "a complete environment",
             "`build` creates it first (about 8 GB; half a minute with a warm package cache)",
             f"`archwright env create {target.name}` does it now",
+            "AW307",
+            with_tool("env", "create", target.name, *(("--python", python) if python else ())),
         )
+    else:
+        yield Finding("environment", Level.OK, str(found.path), code="AW307")
+    if target.vendor == "nvidia":
+        if found is not None:
+            yield from _toolkit(found, target)
+        yield _gcc_limit(target, found)
+    if found is not None:
+        yield from _libraries(found, target)
+
+
+def _meant(target: Target) -> tuple[Component, ...]:
+    """The components that can be built for `target` here."""
+    machine = platform.machine()
+    return tuple(
+        component
+        for component in components().values()
+        if any(cell.available and _is_of(cell, target, machine) for cell in component.cells)
+    )
+
+
+def _toolkit(found: Environment, target: Target) -> Iterator[Finding]:
+    floors = {f"gencode {g.name}": str(g.nvcc) for g in target.gencodes}
+    floors |= {component.name: component.nvcc_floor for component in _meant(target) if component.nvcc_floor}
+    again = with_tool("env", "create", target.name, "--again")
+    try:
+        check_nvcc_floor(found.nvcc, floors)
+        yield Finding("toolchain", Level.OK, f"nvcc {found.nvcc}, GCC {found.gcc}", code="AW305")
+    except ArchwrightError as error:
+        yield from_error("toolchain", error)
+    try:
+        release = toolkit_releases(found.toolkit)["nvcc"]
+        yield Finding("CUDA release", Level.OK, f"{release} throughout", code="AW311")
+    except ArchwrightError as error:
+        yield from_error("CUDA release", error, again)
+    except (OSError, CommandFailed) as error:
+        yield Finding(
+            "CUDA release",
+            Level.FAIL,
+            f"{found.toolkit} is incomplete: {error}",
+            "nvcc that runs, and CUDA's headers",
+            "a complete environment is never changed by us: something else removed or damaged it",
+            f"`archwright env create {target.name} --again`",
+            "AW307",
+            again,
+        )
+
+
+def _gcc_limit(target: Target, found: Environment | None) -> Finding:
+    """The newest GCC that nvcc accepts: what its own header says, else what is known of the locked release."""
+    if found is None:
+        packages = read_lock(project_root() / "envs" / target.name / "toolchain.lock")
+        nvcc = ".".join(str(packages["nvidia-cuda-nvcc"].version).split(".")[:2])
+        limit = NVCC_MAXIMUM.get(nvcc)
+        text = f"the locked nvcc {nvcc} accepts GCC up to {limit or '(not known before it is installed)'}"
+        return Finding("GCC for nvcc", Level.OK, text, code="AW323")
+    limit = _header_limit(found)
+    if limit is None or int(found.gcc.split(".")[0]) <= limit:
+        text = f"GCC {found.gcc}; nvcc {found.nvcc} accepts up to {limit or '(no limit in its headers)'}"
+        return Finding("GCC for nvcc", Level.OK, text, code="AW323")
+    return Finding(
+        "GCC for nvcc",
+        Level.FAIL,
+        f"GCC {found.gcc} at {found.cxx}",
+        f"GCC {limit} or older for nvcc {found.nvcc}",
+        "nvcc stops at a newer one in the first compile: unsupported GNU version",
+        "name an older g++ in CXX, then create the environment again",
+        "AW323",
+        in_shell(f"export CXX=g++-{limit}"),
+    )
+
+
+def _header_limit(found: Environment) -> int | None:
+    header = found.toolkit / "include" / "crt" / "host_config.h"
+    try:
+        match = re.search(r"^\s*#\s*if\s+__GNUC__\s*>\s*(\d+)", header.read_text(errors="replace"), re.M)
+    except OSError:
+        return NVCC_MAXIMUM.get(".".join(found.nvcc.split(".")[:2]))
+    return int(match[1]) if match else None
+
+
+def _libraries(found: Environment, target: Target) -> Iterator[Finding]:
+    yield Finding("torch", Level.OK, f"{found.torch} (read from its metadata, not imported)", code="AW307")
+    floors = [component.nccl for component in _meant(target) if component.nccl]
+    if not floors:
         return
-    yield Finding("environment", Level.OK, str(found.path))
-    yield Finding("toolchain", Level.OK, f"nvcc {found.nvcc}, GCC {found.gcc}")
-    yield from _libraries(found)
-
-
-def _libraries(found: Environment) -> Iterator[Finding]:
-    yield Finding("torch", Level.OK, f"{found.torch} (read from its metadata, not imported)")
-    floor = components()["deep_ep"].nccl or "0"
-    good = [int(p) for p in found.nccl.split(".")] >= [int(p) for p in floor.split(".")]
+    floor = max(floors, key=_numbers)
+    if _numbers(found.nccl) >= _numbers(floor):
+        yield Finding("nccl", Level.OK, found.nccl, f"{floor} or newer", code="AW312")
+        return
     yield Finding(
         "nccl",
-        Level.OK if good else Level.FAIL,
-        found.nccl,
+        Level.FAIL,
+        found.nccl or "none",
         f"{floor} or newer",
-        "" if good else "DeepEP uses functions that older releases lack",
-        "" if good else "recreate the environment from the lock",
-        "" if good else "AW312",
+        "DeepEP uses functions that older releases lack",
+        "recreate the environment from the lock",
+        "AW312",
+        with_tool("env", "create", target.name, "--again"),
     )
 
 
-def _device() -> Iterator[Finding]:
-    driver = Path("/proc/driver/nvidia/version").exists() or Path("/dev/davinci_manager").exists()
-    text = (
-        "a driver is loaded" if driver else "none: wheels compile here, but `correct` and `performs` cannot be verified"
-    )
-    yield Finding("device", Level.NOTE, text, "", "" if driver else "no device is needed to build", "")
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -32,6 +32,7 @@ class IndexSettings:
     trusted_hosts: tuple[str, ...] = ()
     certificate: str | None = None
     no_index: bool = False
+    proxy: str | None = None
 
     def uv_environment(self) -> dict[str, str]:
         """Variables that hand pip's index on to uv, which does not read pip's configuration.
@@ -59,6 +60,7 @@ def index_settings() -> IndexSettings:
         trusted_hosts=tuple(_words(values.get("trusted-host"))),
         certificate=values.get("cert"),
         no_index=values.get("no-index", "").lower() in ("1", "true", "yes", "on"),
+        proxy=values.get("proxy"),
     )
 
 

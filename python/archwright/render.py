@@ -14,11 +14,12 @@ from rich.table import Table
 
 from .build import BuildResult, Observer
 from .components import Cell, CellState
-from .doctor import Finding, Level, is_fit
 from .environment import Environment
 from .evidence import Evidence
+from .findings import Finding, Level, is_fit
 from .plan import MEMORY_SHARE, Limit, Plan
 from .pool import Measured
+from .repairs import Outcome, Step
 from .sources import SourceTree
 from .targets import Target
 from .ui import err, out
@@ -33,6 +34,8 @@ __all__ = [
     "show_findings",
     "show_matrix",
     "show_plan",
+    "show_repaired",
+    "show_repairs",
     "show_repro",
     "show_result",
     "show_sources",
@@ -40,6 +43,13 @@ __all__ = [
 
 _STATE_STYLE = {CellState.BUILD: "green", CellState.EXPERIMENTAL: "yellow", CellState.REFUSED: "red"}
 _LEVEL_MARK = {Level.OK: "[green]ok[/]  ", Level.NOTE: "[yellow]note[/]", Level.FAIL: "[bold red]FAIL[/]"}
+_OUTCOME = {
+    Outcome.PRINTED: "",
+    Outcome.DONE: "  [green]done[/]",
+    Outcome.DECLINED: "  (not run)",
+    Outcome.FAILED: "  [bold red]failed[/]",
+    Outcome.SKIPPED: "  (left out after that)",
+}
 
 
 def matrix_as_dict(shown: Sequence[Target], cells: Sequence[Cell], evidence: Sequence[Evidence]) -> dict[str, Any]:
@@ -87,8 +97,10 @@ def show_matrix(shown: Sequence[Target], cells: Sequence[Cell], evidence: Sequen
 
 
 def show_findings(target: str, findings: Sequence[Finding]) -> None:
+    width = max((len(finding.check) for finding in findings), default=0) + 1
     for finding in findings:
-        out().print(f"{_LEVEL_MARK[finding.level]}  {finding.check + ':':<16}{escape(finding.found)}")
+        name = f"{finding.check}:".ljust(width)
+        out().print(f"{_LEVEL_MARK[finding.level]}  {escape(name)} {escape(finding.found)}")
         if finding.level is Level.FAIL:
             code = f"{finding.code}  " if finding.code else ""
             out().print(f"      {code}needed: {escape(finding.needed)}")
@@ -97,6 +109,19 @@ def show_findings(target: str, findings: Sequence[Finding]) -> None:
             out().print(f"      fix: {escape(finding.fix)}", style="dim")
     fit = is_fit(tuple(findings))
     out().print(f"[bold green]fit[/] to build {target}" if fit else f"[bold red]not fit[/] to build {target}")
+
+
+def show_repairs(steps: Sequence[Step]) -> None:
+    """The exact lines, in order. What was run says how it ended; the others are for the user to type."""
+    out().print("\nrepairs:" if steps else "\nrepairs: none that this machine has a command for")
+    for step in steps:
+        out().print(f"  {escape(str(step.repair))}  [dim]# {step.check}[/]{_OUTCOME[step.outcome]}")
+
+
+def show_repaired(target: str, repaired: Sequence[str], findings: Sequence[Finding]) -> None:
+    """After repairs were run: what they changed, and what is left."""
+    out().print(f"\nrepaired: {escape(', '.join(repaired) or 'nothing')}")
+    show_findings(target, [finding for finding in findings if finding.level is not Level.OK])
 
 
 def show_sources(trees: Sequence[SourceTree]) -> None:
