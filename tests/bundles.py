@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from archwright.bundle import Bundle
 from archwright.compiler import HostCompiler
 from archwright.components import Component
 from archwright.exporting import export_bundle
-from archwright.sources import sha256_of
 from archwright.targets import target_table
 
-__all__ = ["PYPROJECT", "SM100", "copied", "export", "made", "project", "tiny_wheel", "write_lock"]
+from .tinywheel import tiny_wheel, write_lock
+
+__all__ = ["PYPROJECT", "SM100", "copied", "export", "made", "project"]
 
 SM100 = target_table().targets["sm100"]
 PYPROJECT = """\
@@ -35,32 +35,6 @@ wheel.cmake = false
 wheel.packages = ["python/archwright"]
 wheel.reproducible = true
 """
-
-
-def tiny_wheel(folder: Path, name: str, version: str = "1.0", tag: str = "py3-none-any", data: bytes = b"") -> Path:
-    """A wheel of one module that pip and uv install."""
-    info = f"{name}-{version}.dist-info"
-    members = {
-        f"{name}.py": "value = 1\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n",
-        f"{info}/RECORD": f"{name}.py,,\n{name}.bin,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n",
-    }
-    path = folder / f"{name}-{version}-{tag}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, text in members.items():
-            archive.writestr(zipfile.ZipInfo(member), text)
-        archive.writestr(zipfile.ZipInfo(f"{name}.bin"), data)
-    return path
-
-
-def write_lock(path: Path, *wheels: Path, marker: str = "") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for wheel in wheels:
-        name, version, *_ = wheel.name.split("-")
-        lines.append(f"{name}=={version}{marker} \\\n    --hash=sha256:{sha256_of(wheel)}\n    # via a test\n")
-    path.write_text("# a lock\n" + "".join(lines))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import pytest
 from archwright import components as components_module
 from archwright import indexes
 from archwright import sources as sources_module
+from archwright.cli import main
 from archwright.components import Component
 from archwright.environment import Environment
 from archwright.process import STRAY
@@ -304,3 +305,18 @@ def no_network() -> list[str]:
 def private_mounts() -> list[str]:
     """Prefix of a command that may mount file systems nobody else sees."""
     return isolation("-rm")
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process: status, standard output, standard error."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = main(list(words))
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call

@@ -21,7 +21,8 @@ from archwright.sources import fetch_archive, sha256_of
 from archwright.targets import target_table
 
 from . import bundles
-from .bundles import SM100, tiny_wheel, write_lock
+from .bundles import SM100
+from .tinywheel import tiny_wheel, write_lock
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -17,7 +17,8 @@ from archwright.bundle import open_bundle
 from archwright.errors import CATALOGUE, Exit
 
 from . import bundles
-from .bundles import SM100, tiny_wheel
+from .bundles import SM100
+from .tinywheel import tiny_wheel
 
 pytestmark = pytest.mark.usefixtures("cache")
 

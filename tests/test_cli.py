@@ -5,33 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from archwright import __version__, plan
-from archwright.cli import main
 from archwright.components import Component
 from archwright.doctor import Finding, Level
 from archwright.errors import fail
 
 pytestmark = pytest.mark.usefixtures("cache")
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process: status, standard output, standard error."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        status = main(list(words))
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -231,6 +231,17 @@ DRIFTS: dict[str, tuple[Callable[[Made], object], tuple[str, str, str, str, str]
         lambda m: ((m.folder / "cuda/include").unlink(), (m.folder / "cuda/include").symlink_to("/usr/include")),
         ("changed link", "cuda", "", "include", "a link to /usr/include"),
     ),
+    "a file of no package that becomes a link": (
+        lambda m: ((m.folder / "runtime/CACHEDIR.TAG").unlink(), (m.folder / "runtime/CACHEDIR.TAG").symlink_to("bin")),
+        ("changed link", RUNTIME, "", "CACHEDIR.TAG", "a link to bin instead of a file"),
+    ),
+    "a script that becomes a link": (
+        lambda m: (
+            (m.folder / "runtime/bin/alpha-tool").unlink(),
+            (m.folder / "runtime/bin/alpha-tool").symlink_to("activate"),
+        ),
+        ("changed link", RUNTIME, "alpha", "bin/alpha-tool", "a link to activate instead of a file"),
+    ),
     "a link of the toolkit view is removed": (
         lambda m: (m.folder / "cuda/lib").unlink(),
         ("missing file", "cuda", "", "lib", "is missing"),
@@ -271,6 +282,18 @@ def test_a_file_that_becomes_a_link_is_not_followed(made: Made) -> None:
     assert verify_halves(made.folder, HALVES) == (drift,)
 
 
+def test_a_pipe_in_a_files_place_is_not_read(made: Made) -> None:
+    # given a pipe, and a link to a pipe: to open either would take forever
+    for name, make in (("__init__.py", os.mkfifo), ("data/table.txt", lambda path: path.symlink_to("../__init__.py"))):
+        (made.site / "alpha" / name).unlink()
+        make(made.site / "alpha" / name)
+
+    assert {(drift.kind, drift.found) for drift in made.check()} == {
+        (DriftKind.CHANGED_LINK, "neither a file nor a link"),
+        (DriftKind.CHANGED_LINK, "a link to ../__init__.py"),
+    }
+
+
 def test_a_folder_that_becomes_a_link_is_not_followed(made: Made) -> None:
     shutil.move(made.site / "alpha", made.folder.parent / "alpha")
     (made.site / "alpha").symlink_to(made.folder.parent / "alpha")
@@ -292,6 +315,44 @@ def test_a_file_and_its_hash_changed_together_are_noticed(made: Made) -> None:
 
     assert (made.only().kind, made.only().path) == (DriftKind.MODIFIED_FILE, RECORD)
     assert verify_halves(made.folder, HALVES) == ()  # which knows nothing but RECORDs
+
+
+def test_a_drift_in_words(made: Made) -> None:
+    (made.site / "alpha/__init__.py").write_text("value = 9\n")
+    (made.site / "alpha/abc.py").touch()
+    (made.folder / "cuda/lib").unlink()
+    old, new = (hashlib.sha256(data).hexdigest()[:12] for data in (b"value = 1\n", b"value = 9\n"))
+
+    drifts = made.check()
+
+    assert list(map(str, drifts)) == [
+        f"runtime/{INIT} of alpha was changed: hash {new}... instead of hash {old}...",
+        "cuda/lib is missing",
+        f"runtime/{SITE}/alpha/abc.py was added: a file",
+    ]
+    assert drifts[1].expected == "a link to lib64"
+    assert str(Drift("x", DriftKind.CHANGED_MODE, "", "y", "abc", "f" * 63 + "g")).endswith(
+        f"abc instead of {'f' * 63}g"
+    )
+
+
+def test_the_name_of_a_package_is_what_its_metadata_says(made: Made) -> None:
+    names = json.loads((made.folder / "contents.json").read_text())["trees"]["runtime"]["packages"].values()
+    assert [item["name"] for item in names] == ["alpha", "beta"]  # Alpha and Beta, as indexes compare them
+
+    metadata = made.site / "alpha-1.0.dist-info/METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: Other.Name\nVersion: 5\n\nVersion: 6\n")
+
+    assert ("extra package", "other-name", "5") in {(str(d.kind), d.package, d.found) for d in made.check()}
+
+
+def test_a_package_without_metadata_has_the_name_of_its_folder(made: Made) -> None:
+    # given a pipe in its place: to open it would take forever
+    metadata = made.site / "alpha-1.0.dist-info/METADATA"
+    metadata.unlink()
+    os.mkfifo(metadata)
+
+    assert [(drift.kind, drift.package) for drift in made.check()] == [(DriftKind.CHANGED_LINK, "alpha")]
 
 
 # ------------------------------------------------------------------------------------------------ packages
@@ -419,7 +480,7 @@ def test_a_local_version_counts_when_the_lock_has_one(
 
     drifts = check_contents(made.folder, {**made.locks, "runtime": lock})
 
-    assert [drift.kind for drift in drifts] == [] if same else [DriftKind.OTHER_VERSION]
+    assert [drift.kind for drift in drifts] == ([] if same else [DriftKind.OTHER_VERSION])
 
 
 def test_the_pip_of_python_m_venv_is_no_drift_and_a_later_one_is(made: Made) -> None:
@@ -470,6 +531,16 @@ def test_a_list_that_cannot_be_meant_is_drift_and_nothing_outside_is_read(row: b
     assert [(drift.kind, drift.package) for drift in drifts] == [(DriftKind.MODIFIED_FILE, "alpha")]
     assert words in drifts[0].found
     assert drifts[0] in made.check()
+
+
+@pytest.mark.parametrize(
+    "row", ["", f"alpha/__pycache__/gone.pyc,{record_hash(b'gone')},4", "alpha/__pycache__/x.pyc,,"]
+)
+def test_empty_lines_and_what_python_compiled_count_for_nothing(row: str, made: Made) -> None:
+    rewrite_record(made, row.encode())
+
+    assert verify_halves(made.folder, HALVES) == ()
+    assert made.check() == ()
 
 
 def test_a_script_is_listed_outside_of_site_packages_and_inside_of_the_prefix(made: Made) -> None:

@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import sys
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from archwright import checking, environment, freeze, locking, project
-from archwright.cli import main
+from archwright import environment, freeze, locking, project
 from archwright.compiler import HostCompiler
-from archwright.sources import sha256_of
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-def put_wheel(folder: Path, name: str, version: str) -> Path:
-    """A wheel with one module and a RECORD."""
-    info = f"{name.replace('-', '_')}-{version}.dist-info"
-    files = {
-        f"{name.replace('-', '_')}.py": b"value = 1\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        rows = []
-        for member, data in files.items():
-            archive.writestr(member, data)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            rows.append(f"{member},sha256={digest},{len(data)}\n")
-        archive.writestr(f"{info}/RECORD", "".join([*rows, f"{info}/RECORD,,\n"]))
-    return path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: str) -> tuple[int, str, str]:
-        status = main(list(words))
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
+from .conftest import Run
+from .tinywheel import tiny_wheel, write_lock
 
 
 @pytest.fixture
@@ -57,14 +23,10 @@ def locks(tmp_path: Path, cache: Path, index: Path, pip_answers_at_once: None, m
     folder.mkdir(parents=True)
     (root / "pyproject.toml").touch()
     for half, names in (("toolchain", ("cmake", "ninja")), ("runtime", ("torch", "orjson"))):
-        wheels = [put_wheel(index, name, "2.13.0") for name in names]
-        lines = [
-            f"{name}==2.13.0 --hash=sha256:{sha256_of(wheel)}\n    # via -r ascend950/{half}.in\n"
-            for name, wheel in zip(names, wheels, strict=True)
-        ]
-        (folder / f"{half}.lock").write_text("".join(lines))
+        wheels = [tiny_wheel(index, name, "2.13.0") for name in names]
+        write_lock(folder / f"{half}.lock", *wheels, via=f"-r ascend950/{half}.in")
         (folder / f"{half}.in").write_text("".join(f"{name}==2.13.0  # pinned for the test\n" for name in names))
-    for module in (environment, checking, freeze, locking, project):
+    for module in (environment, freeze, locking, project):
         monkeypatch.setattr(module, "project_root", lambda: root)
     gxx = tmp_path / "g++"
     gxx.write_text("#!/bin/sh\n")
@@ -173,7 +135,7 @@ def test_locks_are_made_compared_and_checked(locks: Path, run: Run, tmp_path: Pa
     assert run("env", "lock", "ascend950", "--check")[0] == 0
     assert run("env", "diff", str(old), str(locks / "runtime.lock"))[0] == 0
 
-    put_wheel(index, "torch", "2.14.0")
+    tiny_wheel(index, "torch", "2.14.0")
     (locks / "runtime.in").write_text("torch==2.14.0\norjson==2.13.0\n")
     status, _, err = run("env", "lock", "ascend950", "--check")
     assert (status, "AW322" in err) == (1, True), err

@@ -150,7 +150,7 @@ def test_an_empty_cache_has_no_environment(tools: object, cache: Path) -> None:
 def test_an_environment_is_found_only_when_it_is_complete(
     tools: tuple[Interpreter, HostCompiler], environment: Environment
 ) -> None:
-    path, _ = module._location(TARGETS["sm100"], *tools)
+    path, _ = module._location(TARGETS["sm100"], module._Machine(*tools))
     path.mkdir(parents=True)
     assert find_environment(TARGETS["sm100"]) is None
 
@@ -168,7 +168,7 @@ def test_another_python_compiler_or_lock_is_another_environment(
     sm100 = TARGETS["sm100"]
 
     def where(i: Interpreter = interpreter, c: HostCompiler = compiler) -> Path:
-        return module._location(sm100, i, c)[0]
+        return module._location(sm100, module._Machine(i, c))[0]
 
     usual = where()
     assert where() == usual

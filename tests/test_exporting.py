@@ -22,7 +22,8 @@ from archwright.exporting import export_bundle
 from archwright.sources import fetch_archive, sha256_of
 
 from . import bundles
-from .bundles import PYPROJECT, SM100, tiny_wheel, write_lock
+from .bundles import PYPROJECT, SM100
+from .tinywheel import tiny_wheel, write_lock
 
 pytestmark = pytest.mark.usefixtures("cache")
 

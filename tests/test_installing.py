@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,25 +15,7 @@ from archwright.installing import PackageSource, forget_cached, install_lock
 from archwright.interpreter import find_python
 from archwright.sources import sha256_of
 
-
-def make_wheel(folder: Path, name: str = "tiny", version: str = "1.0") -> Path:
-    """A wheel with one module, made by hand."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": b"value = 1\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = []
-    for path, data in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        rows.append(f"{path},sha256={digest},{len(data)}\n")
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, data in files.items():
-            archive.writestr(member, data)
-        archive.writestr(f"{info}/RECORD", "".join([*rows, f"{info}/RECORD,,\n"]))
-    return path
+from .tinywheel import tiny_wheel
 
 
 @pytest.fixture
@@ -54,7 +33,7 @@ def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
 @pytest.mark.parametrize("installer", list(Installer))
 def test_both_installers_install_what_the_lock_says(installer: Installer, links: Path, tmp_path: Path) -> None:
     lock = tmp_path / "half.lock"
-    lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(make_wheel(links))}\n")
+    lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(tiny_wheel(links, 'tiny'))}\n")
 
     install_lock(tmp_path / "half", lock, find_python(sys.executable), PackageSource(installer))
 
@@ -67,7 +46,7 @@ def test_both_installers_install_what_the_lock_says(installer: Installer, links:
     ids=["another hash", "no hash", "not there"],
 )
 def test_aw306_what_differs_from_the_lock_is_not_installed(line: str, links: Path, tmp_path: Path) -> None:
-    make_wheel(links)
+    tiny_wheel(links, "tiny")
     lock = tmp_path / "half.lock"
     lock.write_text(f"{line}\n")
 
@@ -118,7 +97,7 @@ def test_c2_a_folder_of_wheels_is_enough_without_any_network(
     folder.mkdir()
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     lock = tmp_path / "half.lock"
-    lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(make_wheel(folder))}\n")
+    lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(tiny_wheel(folder, 'tiny'))}\n")
     code = (
         "import sys; from pathlib import Path; from archwright.installing import *; from archwright.indexes import *;"
         "from archwright.interpreter import find_python;"
@@ -137,7 +116,7 @@ def test_what_uv_unpacked_and_somebody_edited_comes_back_until_it_is_forgotten(
 ) -> None:
     """uv hard-links from its cache: why `create` verifies every file, and has uv forget what is damaged."""
     lock = tmp_path / "half.lock"
-    lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(make_wheel(links))}\n")
+    lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(tiny_wheel(links, 'tiny'))}\n")
     monkeypatch.setenv("UV_LINK_MODE", "hardlink")
 
     def install(name: str) -> Path:

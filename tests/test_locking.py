@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,7 @@ from archwright.lockfile import read_lock
 from archwright.locking import HALVES, hash_locks, make_locks
 from archwright.targets import target_table
 
-
-def put_wheel(folder: Path, name: str, version: str, requires: tuple[str, ...] = (), tag: str = "py3-none-any") -> Path:
-    """Write a wheel without modules."""
-    info = f"{name}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {text}\n" for text in requires)
-    path = folder / f"{name}-{version}-{tag}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
+from .tinywheel import tiny_wheel
 
 
 @pytest.fixture
@@ -35,9 +24,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: Path, pip_an
     (root / "envs" / "sm100").mkdir(parents=True)
     (root / "pyproject.toml").touch()
     (root / "envs" / "sm100" / "runtime.in").write_text("# all of it\napp>=1  # the reason why\n")
-    put_wheel(index, "app", "1.0", ("lib<2",))
-    put_wheel(index, "lib", "1.5")
-    put_wheel(index, "lib", "2.0")
+    tiny_wheel(index, "app", "1.0", requires=("lib<2",))
+    tiny_wheel(index, "lib", "1.5")
+    tiny_wheel(index, "lib", "2.0")
     monkeypatch.setattr(module, "project_root", lambda: root)
     monkeypatch.setenv("UV_NO_INDEX", "1")
     monkeypatch.setenv("UV_FIND_LINKS", str(index))
@@ -65,7 +54,7 @@ def test_a_lock_has_versions_hashes_askers_and_reasons_and_no_address(project: P
 
 def test_two_runs_give_identical_files_and_newer_versions_wait_for_upgrade(project: Path, index: Path) -> None:
     first = lock(project)
-    put_wheel(index, "app", "1.1", ("lib<2",))
+    tiny_wheel(index, "app", "1.1", requires=("lib<2",))
 
     assert lock(project) == first
 
@@ -89,7 +78,7 @@ def test_included_inputs_give_their_reasons_too(project: Path) -> None:
 
 
 def test_what_only_one_processor_needs_says_so(project: Path, index: Path) -> None:
-    put_wheel(index, "fast", "1.0", tag="py3-none-manylinux_2_28_x86_64")
+    tiny_wheel(index, "fast", "1.0", tag="py3-none-manylinux_2_28_x86_64")
     source = project / "envs" / "sm100" / "runtime.in"
     source.write_text('app\nfast ; platform_machine == "x86_64"\n')
 
@@ -100,8 +89,8 @@ def test_what_only_one_processor_needs_says_so(project: Path, index: Path) -> No
 
 
 def test_a_version_that_differs_between_processors_is_aw315(project: Path, index: Path) -> None:
-    put_wheel(index, "fast", "1.0", tag="py3-none-manylinux_2_28_x86_64")
-    put_wheel(index, "fast", "0.9", tag="py3-none-manylinux_2_28_aarch64")
+    tiny_wheel(index, "fast", "1.0", tag="py3-none-manylinux_2_28_x86_64")
+    tiny_wheel(index, "fast", "0.9", tag="py3-none-manylinux_2_28_aarch64")
     (project / "envs" / "sm100" / "runtime.in").write_text("fast\n")
 
     with pytest.raises(ArchwrightError) as caught:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from archwright.errors import ArchwrightError, Exit
 from archwright.targets import target_table
-from archwright.toolkit import check_nvcc_floor, make_toolkit_view, nvcc_release, toolkit_releases
+from archwright.toolkit import ToolkitParts, check_nvcc_floor, make_toolkit_view, nvcc_release, toolkit_releases
 
 NVCC_SAYS = """\
 nvcc: NVIDIA (R) Cuda compiler driver
@@ -47,7 +47,7 @@ def packages(tmp_path: Path) -> Callable[..., Path]:
 def test_the_view_looks_like_a_toolkit(packages: Callable[..., Path], tmp_path: Path, gcc: str) -> None:
     cuda, view = packages(), tmp_path / "view"
 
-    make_toolkit_view(cuda, view, Path(gcc))
+    make_toolkit_view(ToolkitParts.below(cuda), view, Path(gcc))
 
     for name in ("libcudart.so", "libcudart.so.13", "libcublasLt.so", "libnvrtc.so", "libcudadevrt.a"):
         assert (view / "lib64" / name).is_file()
@@ -62,7 +62,7 @@ def test_the_view_looks_like_a_toolkit(packages: Callable[..., Path], tmp_path: 
 def test_b5_a_stub_of_the_driver_is_there_at_link_time(packages: Callable[..., Path], tmp_path: Path, gcc: str) -> None:
     view = tmp_path / "view"
 
-    make_toolkit_view(packages(), view, Path(gcc))
+    make_toolkit_view(ToolkitParts.below(packages()), view, Path(gcc))
 
     stub = view / "lib64" / "stubs" / "libcuda.so"
     with stub.open("rb") as file:
@@ -77,7 +77,7 @@ def test_b5_what_is_linked_with_the_stub_needs_the_real_driver(
     packages: Callable[..., Path], tmp_path: Path, gcc: str
 ) -> None:
     view, module = tmp_path / "view", tmp_path / "module.so"
-    make_toolkit_view(packages(), view, Path(gcc))
+    make_toolkit_view(ToolkitParts.below(packages()), view, Path(gcc))
     stubs = view / "lib64" / "stubs"
 
     subprocess.run(

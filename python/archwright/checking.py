@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .condatoolchain import check_conda_prefix
 from .contents import Drift, check_contents, drift_error
-from .environment import require_environment
+from .environment import Flavour, conda_lock_of, locks_in, require_environment
 from .errors import ArchwrightError, Exit
-from .locking import HALVES
-from .project import project_root
 from .targets import Target
 from .together import Together, load_together
 
@@ -61,6 +60,7 @@ def check_environment(
     target: Target,
     *,
     python: str | None = None,
+    flavour: Flavour = Flavour.PACKAGES,
     imports: bool = True,
     report: Callable[[str], None] = lambda message: None,
 ) -> CheckResult:
@@ -68,10 +68,12 @@ def check_environment(
 
     Raises AW307 when there is none, AW332 when files are well but the libraries do not load together.
     """
-    environment = require_environment(target, python=python)
-    locks = {half: project_root() / "envs" / target.name / f"{half}.lock" for half in HALVES}
+    environment = require_environment(target, python=python, flavour=flavour)
+    locks = locks_in(environment.path, target)
     report(f"comparing {environment.path} with envs/{target.name}")
     drifts = check_contents(environment.path, locks, report=report)
+    if flavour is Flavour.CONDA:
+        drifts += check_conda_prefix(environment.path, conda_lock_of(target))
     together = None
     if imports and not drifts:
         report("loading the runtime's libraries together")

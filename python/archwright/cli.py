@@ -18,6 +18,7 @@ from .options import (
     PATH,
     bundle_option,
     experimental_option,
+    flavour_option,
     gencode_option,
     installer_option,
     json_option,
@@ -147,6 +148,7 @@ def fetch(names: tuple[str, ...], offline: bool, json: bool, verbose: bool) -> N
 @click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")
 @click.option("--no-wait", is_flag=True, help="Fail when another build holds a cell.")
 @click.option("--no-compiler-cache", "no_cache", is_flag=True, help="Do not use ccache or sccache.")
+@flavour_option
 @click.option("--nccl-root", type=PATH, help="Use this NCCL instead of the locked one.")
 @installer_option
 @python_option
@@ -165,6 +167,7 @@ def build(
     plan_only: bool,
     no_wait: bool,
     no_cache: bool,
+    flavour: str,
     nccl_root: Path | None,
     installer: Installer,
     python: str | None,
@@ -177,7 +180,7 @@ def build(
     from . import render
     from .build import BuildOptions, build_wheels
     from .components import select_cells
-    from .environment import check_nccl_root, create_environment
+    from .environment import Flavour, check_nccl_root, create_environment
     from .plan import make_plan
     from .targets import select_gencodes, target_table
 
@@ -196,7 +199,7 @@ def build(
             print_json(plan.as_dict())
         return
     source = package_source(chosen_target, installer, offline, bundle, news)
-    environment = create_environment(chosen_target, python=python, source=source, report=news)
+    environment = create_environment(chosen_target, python=python, source=source, flavour=Flavour(flavour), report=news)
     options = BuildOptions(offline=source.offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
     folder = (out or (output_root() / "dist" / chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:

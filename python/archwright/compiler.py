@@ -13,7 +13,16 @@ from .debian import provision
 from .errors import fail
 from .process import clean_environment
 
-__all__ = ["MAXIMUM", "MINIMUM", "NVCC_MAXIMUM", "HostCompiler", "choose_compiler", "find_compiler", "too_new_compiler"]
+__all__ = [
+    "MAXIMUM",
+    "MINIMUM",
+    "NVCC_MAXIMUM",
+    "HostCompiler",
+    "choose_compiler",
+    "conda_compiler",
+    "find_compiler",
+    "too_new_compiler",
+]
 
 #: First GCC with std::format, which upstream's host code uses.
 MINIMUM = 13
@@ -96,6 +105,24 @@ def choose_compiler(*, offline: bool = False) -> HostCompiler:
                 why="the unpacked compiler or its libraries were damaged",
                 fix=f"delete {made.cxx.parents[1]} and run it again",
             )
+    return _with_libdw(found)
+
+
+def conda_compiler(cxx: Path, origin: str) -> HostCompiler:
+    """The g++ at `cxx`, of a conda prefix. Raises AW303 when it does not run or does not fit, AW313 without libdw."""
+    found = _probe(str(cxx), origin)
+    if found is None or not MINIMUM <= found.major <= MAXIMUM:
+        raise fail(
+            "AW303",
+            found=f"{cxx}" + (f", GCC {found.version}" if found else ", which does not run"),
+            needed=f"GCC {MINIMUM} to {MAXIMUM} in the conda prefix",
+            why="upstream's host code includes <format>, and nvcc refuses newer releases than it knows",
+            fix="correct gxx_linux-* in environment.yml, then `archwright env lock TARGET --flavour conda`",
+        )
+    return _with_libdw(found)
+
+
+def _with_libdw(found: HostCompiler) -> HostCompiler:
     if not found.has_libdw:
         raise fail(
             "AW313",

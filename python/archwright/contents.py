@@ -260,7 +260,7 @@ def _same_version(installed: str, locked: Version) -> bool:
         version = Version(installed)
     except InvalidVersion:
         return False
-    return version == locked or (locked.local is None and Version(version.public) == locked)
+    return locked in (version, Version(version.public))
 
 
 def _compare_files(prefixes: Sequence[Prefix], report: Report) -> list[Drift]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,7 @@ from .indexes import Installer
 from .options import (
     PATH,
     bundle_option,
+    flavour_option,
     installer_option,
     json_option,
     names_argument,
@@ -23,6 +25,9 @@ from .options import (
 )
 from .ui import print_json, say
 
+if TYPE_CHECKING:
+    from .locking import LockResult
+
 __all__ = ["env"]
 
 
@@ -33,6 +38,7 @@ def env() -> None:
 
 @env.command()
 @target_argument
+@flavour_option
 @click.option("--again", is_flag=True, help="Make it anew, though it is complete.")
 @python_option
 @installer_option
@@ -42,6 +48,7 @@ def env() -> None:
 @verbose_option
 def create(
     target: str,
+    flavour: str,
     again: bool,
     python: str | None,
     installer: Installer,
@@ -52,12 +59,14 @@ def create(
 ) -> None:
     """Create the locked environment of TARGET in the cache, or find it complete."""
     from . import render
-    from .environment import create_environment
+    from .environment import Flavour, create_environment
     from .targets import target_table
 
     chosen = target_table().find(target)
     source = package_source(chosen, installer, offline, bundle, news)
-    environment = create_environment(chosen, python=python, source=source, again=again, report=news)
+    environment = create_environment(
+        chosen, python=python, source=source, flavour=Flavour(flavour), again=again, report=news
+    )
     if json:
         print_json(environment.as_dict())
     else:
@@ -66,18 +75,28 @@ def create(
 
 @env.command()
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
+@flavour_option
 @click.option("--upgrade", is_flag=True, help="Take the newest versions that fit, not those that the locks have.")
 @click.option("--check", is_flag=True, help="Write nothing; exit status 1 when a lock is not what its input gives.")
 @offline_option
 @json_option
 @verbose_option
-def lock(targets: tuple[str, ...], upgrade: bool, check: bool, offline: bool, json: bool, verbose: bool) -> None:
+def lock(
+    targets: tuple[str, ...], flavour: str, upgrade: bool, check: bool, offline: bool, json: bool, verbose: bool
+) -> None:
     """Make the locks again from the inputs in envs/ (of all targets and of the tool, or of those named)."""
-    from .locking import hash_locks, make_locks
+    from .locking import conda_locks, hash_locks, make_locks
     from .targets import target_table
 
+    if flavour == "conda":
+        results = conda_locks([target_table().find(name) for name in targets], upgrade, check, offline, news)
+        _show_locks(results, json)
+        return
     chosen = [lock for name in targets for lock in hash_locks(target_table().find(name))] or hash_locks()
-    results = make_locks(chosen, upgrade=upgrade, check=check, offline=offline, report=news)
+    _show_locks(make_locks(chosen, upgrade=upgrade, check=check, offline=offline, report=news), json)
+
+
+def _show_locks(results: tuple[LockResult, ...], json: bool) -> None:
     if json:
         print_json([result.as_dict() for result in results])
         return
@@ -87,16 +106,19 @@ def lock(targets: tuple[str, ...], upgrade: bool, check: bool, offline: bool, js
 
 @env.command()
 @target_argument
+@flavour_option
 @click.option("--no-imports", is_flag=True, help="Compare files only; do not load the libraries together.")
 @python_option
 @json_option
 @verbose_option
-def check(target: str, no_imports: bool, python: str | None, json: bool, verbose: bool) -> int:
+def check(target: str, flavour: str, no_imports: bool, python: str | None, json: bool, verbose: bool) -> int:
     """Compare the environment of TARGET with its lock, file by file, and load its libraries together."""
     from .checking import check_environment
+    from .environment import Flavour
     from .targets import target_table
 
-    result = check_environment(target_table().find(target), python=python, imports=not no_imports, report=news)
+    chosen = target_table().find(target)
+    result = check_environment(chosen, python=python, flavour=Flavour(flavour), imports=not no_imports, report=news)
     if json:
         print_json(result.as_dict())
         return result.exit

@@ -20,6 +20,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ import filelock
 from packaging.version import Version
 
 from .compiler import HostCompiler, choose_compiler
+from .condatoolchain import conda_compilers, conda_python, conda_toolkit, without_cuda
 from .contents import damaged_packages, record_contents, verify_halves
 from .errors import ArchwrightError, fail
 from .indexes import Installer
@@ -38,18 +40,29 @@ from .locking import HALVES
 from .project import cache_dir, project_root, replace_text, require_space, space_errors
 from .sources import sha256_of
 from .targets import Target
-from .toolkit import make_toolkit_view, nvcc_release, toolkit_releases
+from .toolkit import ToolkitParts, make_toolkit_view, nvcc_release, toolkit_releases
 
 __all__ = [
     "Environment",
+    "Flavour",
     "check_nccl_root",
+    "conda_lock_of",
     "create_environment",
     "environment_of_prefix",
     "find_environment",
     "has_locks",
+    "locks_in",
     "require_environment",
     "use_nccl_root",
 ]
+
+
+class Flavour(StrEnum):
+    """Where compilers and CUDA come from: hash-locked packages (and this machine's GCC), or a conda lock."""
+
+    PACKAGES = "packages"
+    CONDA = "conda"
+
 
 _RECIPE = 6  # raise when the layout changes
 _SPACE = 9 << 30  # both prefixes, unpacked, when nothing can be hard-linked from the installer's cache
@@ -76,6 +89,7 @@ class Environment:
     compiler_origin: str
     compiler_packages: dict[str, str]
     locks: dict[str, str]
+    flavour: Flavour = Flavour.PACKAGES
 
     @property
     def toolkit_release(self) -> str:
@@ -104,7 +118,7 @@ class Environment:
         data = json.loads(record.read_text(encoding="utf-8"))
         paths = {"path", "toolchain", "runtime", "toolkit", "nccl_root", "cxx", "cc"}
         values: dict[str, Any] = {key: Path(value) if key in paths else value for key, value in data.items()}
-        return cls(**values)
+        return cls(**values | {"flavour": Flavour(values["flavour"])})
 
 
 def create_environment(
@@ -112,6 +126,7 @@ def create_environment(
     *,
     python: str | None = None,
     source: PackageSource | None = None,
+    flavour: Flavour = Flavour.PACKAGES,
     again: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> Environment:
@@ -119,7 +134,7 @@ def create_environment(
 
     `again` makes it anew and has uv forget its copies of the packages that differ from what was locked. Every hash is
     checked twice: of each package before it is unpacked, and of each file after it was installed. Raises AW301 to
-    AW313; AW306 when a package cannot be installed as locked.
+    AW320; AW306 or AW333 when a package cannot be installed as locked.
     """
     if not has_locks(target):
         raise fail(
@@ -130,40 +145,44 @@ def create_environment(
             fix=f"`archwright env lock {target.name}` in a checkout makes them from their inputs",
         )
     source = source or PackageSource()
-    interpreter = find_python(python)
-    compiler = choose_compiler(offline=source.offline)
-    path, digest = _location(target, interpreter, compiler)
+    machine = _machine(flavour, python, offline=source.offline)
+    path, digest = _location(target, machine)
     with space_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(path.parent / f".{path.name}.lock"):
             if again:
-                forget_cached(damaged_packages(path, _locks(target)))
+                forget_cached(damaged_packages(path, locks_in(path, target)))
             if again or not (path / "env.json").is_file():
                 require_space(path, _SPACE, f"the environment of {target.name}")
                 shutil.rmtree(path, ignore_errors=True)
-                _make(path, digest, target, interpreter, compiler, source, report)
+                _make(path, digest, target, machine, source, report)
     return Environment.load(path / "env.json")
 
 
-def find_environment(target: Target, *, python: str | None = None) -> Environment | None:
+def find_environment(
+    target: Target, *, python: str | None = None, flavour: Flavour = Flavour.PACKAGES
+) -> Environment | None:
     """The complete environment that fits the locks, Python and compiler of now; None when there is none."""
     try:
-        path, _ = _location(target, find_python(python), choose_compiler(offline=True))
+        path, _ = _location(target, _machine(flavour, python, offline=True))
         return Environment.load(path / "env.json")
-    except (ArchwrightError, OSError, ValueError, TypeError):
+    except (ArchwrightError, OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def require_environment(target: Target, *, python: str | None = None) -> Environment:
+def require_environment(
+    target: Target, *, python: str | None = None, flavour: Flavour = Flavour.PACKAGES
+) -> Environment:
     """`find_environment`, or AW307 when there is none."""
-    found = find_environment(target, python=python)
+    found = find_environment(target, python=python, flavour=flavour)
     if found is None:
+        more = "" if flavour is Flavour.PACKAGES else f" --flavour {flavour}"
         raise fail(
             "AW307",
             found=f"no complete environment of {target.name} for these locks, this Python and this compiler",
             needed="one that `archwright env create` made",
             why="there is nothing to look at",
-            fix=f"archwright env create {target.name}",
+            fix=f"archwright env create {target.name}{more}",
         )
     return found
 
@@ -225,36 +244,79 @@ def _locks(target: Target) -> dict[str, Path]:
     return {p.stem: p for p in (folder / "toolchain.lock", folder / "runtime.lock") if p.is_file()}
 
 
-def _location(target: Target, interpreter: Interpreter, compiler: HostCompiler) -> tuple[Path, str]:
+def conda_lock_of(target: Target) -> Path:
+    """Where the target's conda lock is, whether it was locked or says that it was not."""
+    return project_root() / "envs" / target.name / "conda-lock.yml"
+
+
+def locks_in(path: Path, target: Target) -> dict[str, Path]:
+    """The hash lock of each half of the environment in `path`: the conda flavour has its own for the toolchain."""
+    own = path / "toolchain.lock"
+    return _locks(target) | ({"toolchain": own} if own.is_file() else {})
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What this machine brings into an environment."""
+
+    interpreter: Interpreter
+    compiler: HostCompiler
+
+
+def _machine(flavour: Flavour, python: str | None, *, offline: bool) -> _Machine | None:
+    """None in the conda flavour, which brings its own."""
+    if flavour is Flavour.PACKAGES:
+        return _Machine(find_python(python), choose_compiler(offline=offline))
+    if python is not None:
+        raise fail(
+            "AW109",
+            found=f"--python {python} with the conda flavour",
+            needed="no --python",
+            why="the conda lock has a Python of its own",
+            fix="leave --python out, or use the default flavour",
+        )
+    return None
+
+
+def _location(target: Target, machine: _Machine | None) -> tuple[Path, str]:
     """Where the environment is. What a lock says counts, not its comments."""
-    parts = [
+    parts: list[Any] = [
         _RECIPE,
         {
             name: [[package.name, str(package.version), package.hashes] for package in read_lock(path).values()]
             for name, path in _locks(target).items()
         },
-        [interpreter.version, str(interpreter.path)],
-        [compiler.version, str(compiler.cxx), compiler.packages],
     ]
+    if machine is None:
+        parts += [sha256_of(conda_lock_of(target))]
+        name = f"{target.name}-{Flavour.CONDA}"
+    else:
+        python, compiler = machine.interpreter, machine.compiler
+        parts += [[python.version, str(python.path)], [compiler.version, str(compiler.cxx), compiler.packages]]
+        name = target.name
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return cache_dir() / "envs" / f"{target.name}-{digest[:12]}", digest
+    return cache_dir() / "envs" / f"{name}-{digest[:12]}", digest
 
 
 def _make(
     path: Path,
     digest: str,
     target: Target,
-    interpreter: Interpreter,
-    compiler: HostCompiler,
+    machine: _Machine | None,
     source: PackageSource,
     report: Callable[[str], None],
 ) -> None:
-    locks = _locks(target)
+    flavour = Flavour.CONDA if machine is None else Flavour.PACKAGES
+    machine = machine or _install_conda(path, target, source, report)
+    compiler, locks = machine.compiler, locks_in(path, target)
     for half in HALVES:
-        _install(path, half, target, interpreter, source, report)
+        _install(path / half, locks[half], machine.interpreter, source, report)
     toolkit, nvcc = path / "cuda", ""
     if target.vendor == "nvidia":
-        make_toolkit_view(_site_packages(path / "toolchain") / "nvidia" / "cu13", toolkit, compiler.cc)
+        parts = ToolkitParts.below(_site_packages(path / "toolchain") / "nvidia" / "cu13")
+        if flavour is Flavour.CONDA:
+            parts = conda_toolkit(path / "conda")
+        make_toolkit_view(parts, toolkit, compiler.cc)
         toolkit_releases(toolkit)
         nvcc = nvcc_release(toolkit / "bin" / "nvcc")
     runtime = {d.name: d.version for d in distributions(path=[str(_site_packages(path / "runtime"))])}
@@ -265,7 +327,7 @@ def _make(
         toolchain=path / "toolchain",
         runtime=path / "runtime",
         toolkit=toolkit,
-        python=interpreter.version,
+        python=machine.interpreter.version,
         nvcc=nvcc,
         torch=str(Version(runtime["torch"]).public),
         nccl=runtime.get("nvidia-nccl-cu13", ""),
@@ -275,37 +337,47 @@ def _make(
         gcc=compiler.version,
         compiler_origin=compiler.origin,
         compiler_packages=compiler.packages,
-        locks={name: sha256_of(lock) for name, lock in locks.items()},
+        locks={name: sha256_of(lock) for name, lock in _locks(target).items()}
+        | ({"conda": sha256_of(conda_lock_of(target))} if flavour is Flavour.CONDA else {}),
+        flavour=flavour,
     )
     _write_compilers(environment)
     record_contents(path, HALVES)
     replace_text(path / "env.json", json.dumps(environment.as_dict(), indent=1))
 
 
+def _install_conda(path: Path, target: Target, source: PackageSource, report: Callable[[str], None]) -> _Machine:
+    """Install the conda prefix, and write the hash lock of what the toolchain half still needs beside it."""
+    from .condainstall import install_conda
+
+    report(f"installing the conda prefix from envs/{target.name}/conda-lock.yml")
+    path.mkdir()
+    prefix = path / "conda"
+    install_conda(conda_lock_of(target), prefix, offline=source.offline, report=report)
+    lock = _locks(target)["toolchain"].read_text(encoding="utf-8")
+    (path / "toolchain.lock").write_text(without_cuda(lock), encoding="utf-8")
+    return _Machine(conda_python(prefix), conda_compilers(prefix, path / "compiler"))
+
+
 def _install(
-    path: Path,
-    half: str,
-    target: Target,
-    interpreter: Interpreter,
-    source: PackageSource,
-    report: Callable[[str], None],
+    prefix: Path, lock: Path, interpreter: Interpreter, source: PackageSource, report: Callable[[str], None]
 ) -> None:
     """Install one half and verify every file of it; once more when the installer's cache gave a damaged file."""
-    lock = _locks(target)[half]
-    report(f"installing the {half} half from envs/{target.name}/{half}.lock with {source.installer}")
-    install_lock(path / half, lock, interpreter, source)
+    path, half = prefix.parent, prefix.name
+    report(f"installing the {half} half from {lock.parent.name}/{lock.name} with {source.installer}")
+    install_lock(prefix, lock, interpreter, source)
     drifts = verify_halves(path, (half,))
     if drifts and source.installer is Installer.UV:
         names = tuple(sorted({drift.package for drift in drifts if drift.package}))
         report(f"{', '.join(names)}: damaged in the installer's cache; installing again")
         forget_cached(names)
-        shutil.rmtree(path / half)
-        install_lock(path / half, lock, interpreter, source)
+        shutil.rmtree(prefix)
+        install_lock(prefix, lock, interpreter, source)
         drifts = verify_halves(path, (half,))
     if drifts:
         raise fail(
             "AW306",
-            found=f"{len(drifts)} files of {path / half} are not as their packages say, {drifts[0]}",
+            found=f"{len(drifts)} files of {prefix} are not as their packages say, {drifts[0]}",
             needed="every file with the hash in its package's RECORD",
             why="the lock vouches for the packages; what was unpacked from them is something else",
             fix=f"`{'uv cache clean' if source.installer is Installer.UV else 'pip cache purge'}`, check the disk, and "
@@ -319,6 +391,8 @@ def _write_compilers(environment: Environment) -> None:
     installed = distributions(path=[str(_site_packages(environment.toolchain))])
     cuda = {d.name: d.version for d in installed if d.name.startswith(("nvidia-", "cuda-"))}
     facts = {"cuda": cuda, "gcc": environment.gcc, "packages": environment.compiler_packages}
+    if environment.flavour is Flavour.CONDA:
+        facts["conda"] = environment.locks["conda"]
     environment.compilers.write_text(json.dumps(facts, indent=1, sort_keys=True), encoding="utf-8")
 
 

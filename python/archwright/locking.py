@@ -24,7 +24,7 @@ from .process import CommandFailed, clean_environment, run
 from .project import project_root, replace_text, space_errors
 from .targets import Target, target_table
 
-__all__ = ["HALVES", "HashLock", "LockResult", "hash_locks", "make_locks"]
+__all__ = ["HALVES", "HashLock", "LockResult", "conda_locks", "hash_locks", "make_locks"]
 
 HALVES = ("toolchain", "runtime")
 
@@ -82,14 +82,7 @@ def make_locks(
     `upgrade` forgets the versions that a lock has. `check` writes nothing. Raises AW109 outside a checkout, AW315 with
     the solver's own words when an input cannot be solved, AW322 with `check` when a lock is not what its input gives.
     """
-    if not (project_root() / "pyproject.toml").is_file() or not (check or os.access(project_root() / "envs", os.W_OK)):
-        raise fail(
-            "AW109",
-            found=f"{project_root()}, which is an installed copy of the tool or read-only",
-            needed="a checkout of the project",
-            why="locks are changed where they are reviewed and committed",
-            fix="run it in a checkout: ./bootstrap archwright env lock",
-        )
+    _require_checkout(check)
     texts: dict[HashLock, str] = {}
     for lock in locks:
         report(f"solving envs/{lock.name}.in for {', '.join(target_table().processors)}")
@@ -117,6 +110,47 @@ def make_locks(
 
 def _count(text: str) -> int:
     return len(re.findall(r"^[A-Za-z0-9]", text, re.M))
+
+
+def conda_locks(
+    targets: Sequence[Target], upgrade: bool, check: bool, offline: bool, report: Callable[[str], None]
+) -> tuple[LockResult, ...]:
+    """Make the conda locks of `targets` again: conda-lock solves, and needs a channel. Raises as `lock_conda` does.
+
+    Raises AW109 without a target, or for `check` and `offline`, which conda-lock cannot do.
+    """
+    if check or offline or not targets:
+        raise fail(
+            "AW109",
+            found="--check" if check else "--offline" if offline else "no target",
+            needed="`archwright env lock TARGET... --flavour conda`",
+            why="conda-lock asks the channel and writes the lock; each target may need another channel",
+            fix="name the targets, and leave --check and --offline out",
+        )
+    _require_checkout(check=False)
+    from .condalock import read_conda_lock
+    from .condalocking import lock_conda
+
+    results = []
+    for target in targets:
+        path = project_root() / "envs" / target.name / "conda-lock.yml"
+        before = path.read_bytes() if path.is_file() else b""
+        lock_conda(path.parent, upgrade=upgrade, report=report)
+        count = len(read_conda_lock(path).entries)
+        results.append(LockResult(f"{target.name}/conda-lock", path, count, path.read_bytes() != before))
+    return tuple(results)
+
+
+def _require_checkout(check: bool) -> None:
+    """Locks are changed in a checkout only."""
+    if not (project_root() / "pyproject.toml").is_file() or not (check or os.access(project_root() / "envs", os.W_OK)):
+        raise fail(
+            "AW109",
+            found=f"{project_root()}, which is an installed copy of the tool or read-only",
+            needed="a checkout of the project",
+            why="locks are changed where they are reviewed and committed",
+            fix="run it in a checkout: ./bootstrap archwright env lock",
+        )
 
 
 def _solve(lock: HashLock, upgrade: bool, offline: bool) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "PATH",
     "bundle_option",
     "experimental_option",
+    "flavour_option",
     "gencode_option",
     "installer_option",
     "json_option",
@@ -56,6 +57,14 @@ bundle_option = click.option(
     envvar="ARCHWRIGHT_BUNDLE",
     metavar="DIR",
     help="Take everything from this bundle (`archwright env export`) and nothing from the network.",
+)
+
+flavour_option = click.option(
+    "--flavour",
+    type=click.Choice(["packages", "conda"]),
+    default="packages",
+    show_default=True,
+    help="Compilers and CUDA from hash-locked packages, or from the conda lock (docs/conda.md).",
 )
 
 

@@ -7,16 +7,32 @@ symlinks beside the prefix; nothing in the prefix itself is changed.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import fail
 from .process import run
 
-__all__ = ["check_nvcc_floor", "make_toolkit_view", "nvcc_release", "toolkit_releases"]
+__all__ = ["ToolkitParts", "check_nvcc_floor", "make_toolkit_view", "nvcc_release", "toolkit_releases"]
 
 
-def make_toolkit_view(cuda: Path, view: Path, cc: Path) -> None:
-    """Create the folder `view` for the packaged toolkit `cuda` (`.../nvidia/cu13`).
+@dataclass(frozen=True)
+class ToolkitParts:
+    """Where packages put the parts of a CUDA toolkit. Absolute folders."""
+
+    bin: Path
+    include: Path
+    nvvm: Path
+    lib: Path
+
+    @classmethod
+    def below(cls, cuda: Path) -> ToolkitParts:
+        """The parts in the layout of NVIDIA's Python packages: `cuda` is `.../nvidia/cu13`."""
+        return cls(cuda / "bin", cuda / "include", cuda / "nvvm", cuda / "lib")
+
+
+def make_toolkit_view(parts: ToolkitParts, view: Path, cc: Path) -> None:
+    """Create the folder `view` of links that looks like an installed toolkit.
 
     `lib64` gets an unversioned name for each library, and `lib64/stubs/libcuda.so` an empty library with the
     driver's soname, for `-lcuda` at link time on machines without a driver (case B5).
@@ -24,9 +40,9 @@ def make_toolkit_view(cuda: Path, view: Path, cc: Path) -> None:
     lib64 = view / "lib64"
     (lib64 / "stubs").mkdir(parents=True)
     for name in ("bin", "include", "nvvm"):
-        (view / name).symlink_to(cuda / name)
+        (view / name).symlink_to(getattr(parts, name))
     (view / "lib").symlink_to("lib64")  # nvcc's profile of the packages says lib, CMake says lib64
-    for library in sorted((cuda / "lib").iterdir()):
+    for library in sorted(path for path in parts.lib.iterdir() if path.name != "stubs"):
         (lib64 / library.name).symlink_to(library)
         plain = re.sub(r"\.so\.[\d.]+$", ".so", library.name)
         if plain != library.name and not (lib64 / plain).exists():
