@@ -15,6 +15,8 @@ from archwright.components import Component
 from archwright.doctor import Finding, Level
 from archwright.errors import fail
 
+from .conftest import Run
+
 pytestmark = pytest.mark.usefixtures("cache")
 
 
