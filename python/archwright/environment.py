@@ -118,7 +118,7 @@ class Environment:
         data = json.loads(record.read_text(encoding="utf-8"))
         paths = {"path", "toolchain", "runtime", "toolkit", "nccl_root", "cxx", "cc"}
         values: dict[str, Any] = {key: Path(value) if key in paths else value for key, value in data.items()}
-        return cls(**values | {"flavour": Flavour(values["flavour"])})
+        return cls(**values | {"flavour": Flavour(values.get("flavour", Flavour.PACKAGES))})
 
 
 def create_environment(

@@ -77,7 +77,7 @@ CATALOGUE: dict[str, ErrorKind] = {
     "AW323": ErrorKind("GCC is newer than nvcc supports", Exit.UNFIT),
     "AW324": ErrorKind("C library is too old", Exit.UNFIT),
     "AW325": ErrorKind("locale is not UTF-8", Exit.UNFIT),
-    "AW326": ErrorKind("temporary folder does not permit programs", Exit.UNFIT),
+    "AW326": ErrorKind("folder does not permit programs", Exit.UNFIT),
     "AW327": ErrorKind("home or cache folder cannot be written", Exit.UNFIT),
     "AW328": ErrorKind("proxy settings do not fit together", Exit.UNFIT),
     "AW329": ErrorKind("variables that steer compilers are set", Exit.DONE),
