@@ -190,14 +190,3 @@ def test_the_runtime_holds_what_the_engine_requires(root: Path) -> None:
 
 def test_the_real_builds_are_marked(root: Path) -> None:
     assert "pytest.mark.wheels" in (root / "tests" / "test_wheels.py").read_text()
-
-
-def test_every_link_between_documents_leads_somewhere(root: Path) -> None:
-    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
-    broken = [
-        f"{page.relative_to(root)}: {target}"
-        for page in pages
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
-        if not (page.parent / target).exists()
-    ]
-    assert broken == []

@@ -118,19 +118,27 @@ def _consent(yes: bool, json: bool) -> Callable[[Finding, Repair], bool] | None:
 @app.command()
 @names_argument
 @offline_option
+@bundle_option
 @json_option
 @verbose_option
-def fetch(names: tuple[str, ...], offline: bool, json: bool, verbose: bool) -> None:
+def fetch(names: tuple[str, ...], offline: bool, bundle: Path | None, json: bool, verbose: bool) -> None:
     """Fetch, verify, unpack and patch the sources (of all components, or of those named)."""
     from . import render
     from .components import components, find_component
     from .sources import fetch as fetch_source
 
+    chosen = [find_component(name) for name in names or components()]
+    if bundle:
+        from .bundle import open_bundle
+
+        opened = open_bundle(bundle, names=names, report=news)
+        opened.seed_cache()
+        chosen = [component for component in chosen if component.name in opened.components]
     trees = []
-    for component in [find_component(name) for name in names or components()]:
+    for component in chosen:
         if not json:
             err().print(f"{component.name}: {component.distribution} {component.version}", style="dim")
-        trees.append(fetch_source(component, offline=offline))
+        trees.append(fetch_source(component, offline=offline or bundle is not None))
     if json:
         print_json([vars(tree) for tree in trees])
     else:
@@ -198,7 +206,7 @@ def build(
         if json:
             print_json(plan.as_dict())
         return
-    source = package_source(chosen_target, installer, offline, bundle, news)
+    source = package_source(chosen_target, installer, offline, bundle, news, [component.name for component in chosen])
     environment = create_environment(chosen_target, python=python, source=source, flavour=Flavour(flavour), report=news)
     options = BuildOptions(offline=source.offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
     folder = (out or (output_root() / "dist" / chosen_target.name)).absolute()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,15 +74,23 @@ def news(message: str) -> None:
 
 
 def package_source(
-    target: Target, installer: Installer, offline: bool, bundle: Path | None, report: Callable[[str], None]
+    target: Target,
+    installer: Installer,
+    offline: bool,
+    bundle: Path | None,
+    report: Callable[[str], None],
+    names: Sequence[str] = (),
 ) -> PackageSource:
-    """Where locked packages come from, as the options say. A bundle is verified, and its sources put into the cache."""
+    """Where locked packages come from, as the options say.
+
+    A bundle is verified, must have the components `names`, and puts its sources into the cache.
+    """
     from .installing import PackageSource
 
     if bundle is None:
         return PackageSource(installer, offline)
     from .bundle import open_bundle
 
-    opened = open_bundle(bundle, target, report=report)
+    opened = open_bundle(bundle, target, names=names, report=report)
     opened.seed_cache()
     return PackageSource(installer, offline=True, wheels=opened.wheels)
