@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -161,3 +162,16 @@ def test_another_lock_is_another_environment_and_there_is_none_yet(made: Path, l
     assert status == 4
     assert "AW307" in err
     assert "archwright env create ascend950" in err
+
+
+def test_a_read_only_cache_is_aw327(locks: Path, cache: Path, private_mounts: list[str]) -> None:
+    """In a mount namespace: root writes everywhere else."""
+    cache.mkdir()
+    words = [sys.executable, "-m", "archwright", "env", "create", "sm100"]
+    script = f'mount --bind "{cache}" "{cache}" && mount -o remount,bind,ro "{cache}" && exec "$@"'
+
+    run = subprocess.run([*private_mounts, "sh", "-c", script, "sh", *words], capture_output=True, text=True)
+
+    assert run.returncode == 4
+    assert "AW327" in run.stderr
+    assert "Traceback" not in run.stderr

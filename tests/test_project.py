@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from archwright.errors import ArchwrightError, Exit
-from archwright.project import cache_dir, free_bytes, project_root, require_space, space_errors
+from archwright.project import cache_dir, free_bytes, project_root, require_space, write_errors
 
 
 def test_the_checkout_is_the_project(root: Path) -> None:
@@ -58,24 +58,32 @@ def test_c5_too_little_room_says_how_much_and_for_what(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_c5_a_full_disk_or_quota_becomes_aw308(number: int, tmp_path: Path) -> None:
-    with pytest.raises(ArchwrightError) as caught, space_errors(tmp_path):
+    with pytest.raises(ArchwrightError) as caught, write_errors(tmp_path):
         raise OSError(number, os.strerror(number), "/some/file")
     assert caught.value.code == "AW308"
     assert "/some/file" in caught.value.found
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError), space_errors(tmp_path):
-        raise PermissionError(errno.EACCES, "no", "/some/file")
+    with pytest.raises(IsADirectoryError), write_errors(tmp_path):
+        raise IsADirectoryError(errno.EISDIR, "no", "/some/file")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_folder_that_cannot_be_written_is_aw327(number: int, tmp_path: Path) -> None:
+    with pytest.raises(ArchwrightError) as caught, write_errors(tmp_path):
+        raise OSError(number, "no", "/some/file")
+    assert caught.value.code == "AW327"
+    assert "/some/file" in caught.value.found
 
 
 def test_c5_a_really_full_disk(private_mounts: list[str], tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys; from archwright.project import space_errors\n"
+        "import pathlib, sys; from archwright.project import write_errors\n"
         "from archwright.errors import ArchwrightError\n"
         "path = pathlib.Path(sys.argv[1])\n"
         "try:\n"
-        "    with space_errors(path): (path / 'file').write_bytes(bytes(1_000_000))\n"
+        "    with write_errors(path): (path / 'file').write_bytes(bytes(1_000_000))\n"
         "except ArchwrightError as error: print(error.code)"
     )
     shell = [*private_mounts, "sh", "-ec", f'mount -t tmpfs -o size=64k tmpfs {tmp_path}; exec "$@"', "sh"]

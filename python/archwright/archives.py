@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 from .errors import ArchwrightError, fail
-from .project import space_errors
+from .project import write_errors
 
 __all__ = ["MAX_UNPACKED", "extract_sdist"]
 
@@ -32,7 +32,7 @@ def extract_sdist(archive: Path, root: str, destination: Path) -> None:
     """
     partial = destination.with_name(f".{destination.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
-        with space_errors(destination):
+        with write_errors(destination):
             partial.mkdir(parents=True)
             _unpack(archive, root, partial)
             (partial / root).rename(destination)

@@ -16,7 +16,7 @@ from typing import Any
 from .demangle import demangle, short_name, stable_name
 from .errors import fail
 from .kernels import KernelFacts
-from .project import replace_text, space_errors
+from .project import replace_text, write_errors
 
 __all__ = ["Budget", "Limits", "budget_path", "check_budget", "read_budget", "write_budget"]
 
@@ -168,5 +168,5 @@ def write_budget(path: Path, kernels: Iterable[KernelFacts], nvcc: str, componen
     text = _HEAD.format(component=component, target=target)
     for name in sorted(rows):
         text += f"\n# {short_name(demangle(name), 110)}\n[kernels.{json.dumps(name)}]\n" + "\n".join(rows[name]) + "\n"
-    with space_errors(path):
+    with write_errors(path):
         replace_text(path, text)

@@ -35,7 +35,7 @@ from .measured import Toolchain, remember, units_for
 from .plan import Plan
 from .pool import Measured, Pool
 from .process import clean_environment
-from .project import require_space, space_errors
+from .project import require_space, write_errors
 from .sources import fetch
 from .targets import Gencode, Target, Tier
 
@@ -114,7 +114,7 @@ def build_wheels(
     with ExitStack() as stack:
         for name in sorted(folders):  # one order for everyone: two builds cannot wait for each other
             stack.enter_context(cell_lock(folders[name], wait=options.wait, on_wait=observer.news))
-        with space_errors(out):
+        with write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
         staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".staging-", dir=out)))
         pool = stack.enter_context(Pool(plan.jobs, plan.memory_mib, units, observer.done, observer.news))
@@ -300,7 +300,7 @@ def _publish(
         if old.name != found[0].name:
             old.unlink()
     path = out / found[0].name
-    with space_errors(path):
+    with write_errors(path):
         shutil.move(found[0], path)
     write_freeze(frozen, freeze_path(out, frozen))
     toolchain = {"nvcc": environment.nvcc, "gcc": environment.gcc, "torch": environment.torch}

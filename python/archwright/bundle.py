@@ -30,7 +30,7 @@ from .debian import PackageParts, keep_packages
 from .errors import ArchwrightError, fail
 from .files import copy_verified, hash_files
 from .lockfile import read_lock
-from .project import cache_dir, project_root, replace_text, space_errors
+from .project import cache_dir, project_root, replace_text, write_errors
 from .sources import sha256_of
 from .targets import Target, target_table
 from .wheelhouse import locked_packages
@@ -71,7 +71,7 @@ class Bundle:
 
     def seed_cache(self) -> None:
         """Put the source archives, and the compiler's packages, where fetching and provisioning look first."""
-        with space_errors(cache_dir()):
+        with write_errors(cache_dir()):
             for digest in self.components.values():
                 name = f"{digest}.tar.gz"
                 copy_verified(self.folder / "sources" / name, cache_dir() / "archives" / name, digest)
@@ -217,7 +217,7 @@ def _problems(bundle: Bundle, report: Callable[[str], None]) -> list[str]:
     if not _remembered(memory, stats):
         problems = _hash_all(bundle, sums, report)
         if not problems:
-            with space_errors(memory):
+            with write_errors(memory):
                 memory.parent.mkdir(exist_ok=True)
                 replace_text(memory, json.dumps(stats))
     return problems

@@ -30,7 +30,7 @@ from .condalock import CondaLock, module_or_fail, read_conda_lock, read_virtual_
 from .condaplatform import check_machine, native_platform
 from .errors import ArchwrightError, fail
 from .process import CommandFailed, clean_environment, run
-from .project import cache_dir, require_space, space_errors
+from .project import cache_dir, require_space, write_errors
 
 __all__ = ["PackageFile", "install_conda", "install_explicit"]
 
@@ -117,7 +117,7 @@ def _install(
             fix="remove it, or name another",
         )
     report(f"fetching and hashing {len(files)} conda packages")
-    with space_errors(prefix):
+    with write_errors(prefix):
         paths = _fetch_all(files, offline)
         report(f"looking through them, and linking into {prefix}")
         _link_all(paths, prefix, platform, report)

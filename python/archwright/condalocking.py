@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from .condalock import CondaLock, module_or_fail, read_conda_lock, read_text, without_secrets
 from .errors import ArchwrightError, fail
 from .process import CommandFailed, clean_environment, run
-from .project import replace_text, space_errors
+from .project import replace_text, write_errors
 
 __all__ = ["PLATFORMS", "FrontEnd", "front_end", "lock_conda", "render_explicit"]
 
@@ -79,7 +79,7 @@ def lock_conda(
     lock = target_folder / "conda-lock.yml"
     channels = _channels(target_folder / "environment.yml")
     report(f"solving {target_folder.name}/environment.yml for {', '.join(platforms)} with {front.kind}")
-    with space_errors(lock), tempfile.TemporaryDirectory(prefix="archwright-conda-") as scratch:
+    with write_errors(lock), tempfile.TemporaryDirectory(prefix="archwright-conda-") as scratch:
         # conda-lock picks virtual-packages.yml and others up from the working folder, so it gets one of its own.
         folder = Path(scratch)
         for name in ("environment.yml", "virtual-packages.yml"):

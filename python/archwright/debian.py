@@ -31,7 +31,7 @@ import filelock
 from .errors import fail
 from .files import copy_verified
 from .process import CommandFailed, run
-from .project import cache_dir, replace_text, require_space, space_errors
+from .project import cache_dir, replace_text, require_space, write_errors
 from .sources import sha256_of
 
 __all__ = [
@@ -89,7 +89,7 @@ def provision(*, offline: bool = False) -> Provisioned:
     """
     prefix = _prefix()
     record = prefix / "provisioned.json"
-    with space_errors(prefix):
+    with write_errors(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(prefix.parent / f".{prefix.name}.lock"):
             if not record.is_file():
@@ -104,7 +104,7 @@ def fetch_packages(*, offline: bool = False, report: Callable[[str], None] = lam
     A compiler that was made before packages were kept may have been made of older ones than apt has now.
     """
     prefix = _prefix()
-    with space_errors(prefix):
+    with write_errors(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(prefix.parent / f".{prefix.name}.lock"):
             parts = _read_kept(prefix.name)
@@ -123,7 +123,7 @@ def keep_packages(parts: PackageParts, folder: Path) -> None:
     Raises AW201 for a file that does not have its sha256.
     """
     prefix = _prefix()
-    with space_errors(prefix):
+    with write_errors(prefix):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(prefix.parent / f".{prefix.name}.lock"):
             if (prefix / "provisioned.json").is_file():

@@ -37,7 +37,7 @@ from .installing import PackageSource, forget_cached, install_lock
 from .interpreter import Interpreter, find_python
 from .lockfile import read_lock
 from .locking import HALVES
-from .project import cache_dir, project_root, replace_text, require_space, space_errors
+from .project import cache_dir, project_root, replace_text, require_space, write_errors
 from .sources import sha256_of
 from .targets import Target
 from .toolkit import ToolkitParts, make_toolkit_view, nvcc_release, toolkit_releases
@@ -147,7 +147,7 @@ def create_environment(
     source = source or PackageSource()
     machine = _machine(flavour, python, offline=source.offline)
     path, digest = _location(target, machine)
-    with space_errors(path):
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(path.parent / f".{path.name}.lock"):
             if again:

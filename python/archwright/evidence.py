@@ -17,7 +17,7 @@ from typing import Any
 
 from . import __version__
 from .components import Cell
-from .project import replace_text, space_errors
+from .project import replace_text, write_errors
 
 __all__ = ["Evidence", "evidence_path", "read_evidence", "write_evidence"]
 
@@ -95,7 +95,7 @@ def write_evidence(
         freeze=freeze,
     )
     path = evidence_path(wheel, level)
-    with space_errors(path):
+    with write_errors(path):
         path.parent.mkdir(exist_ok=True)
         replace_text(path, json.dumps(evidence.as_dict(), indent=1) + "\n")
     return path

@@ -25,7 +25,7 @@ from .errors import ArchwrightError, fail
 from .files import hash_files, link_or_copy
 from .interpreter import find_python
 from .process import CommandFailed, clean_environment, run
-from .project import cache_dir, project_root, require_space, space_errors
+from .project import cache_dir, project_root, require_space, write_errors
 from .sources import fetch_archive, sha256_of
 from .targets import Target, target_table
 from .wheelhouse import LockedWheel, fetch_wheels, locked_packages
@@ -64,7 +64,7 @@ def export_bundle(
     destination = destination.absolute()
     _check_destination(destination, about)
     partial = destination.with_name(f".{destination.name}.partial")
-    with space_errors(destination), _one_at_a_time(destination):
+    with write_errors(destination), _one_at_a_time(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.rmtree(partial, ignore_errors=True)  # of one that was killed

@@ -29,7 +29,7 @@ from .elf import Damaged
 from .gates import gate_error, missing_files, refusal
 from .inspection import Promise, inspect_wheel, unreadable
 from .kernels import DeviceCode, read_device_code
-from .project import space_errors
+from .project import write_errors
 from .ptxas import Report
 from .sass import count_instructions
 
@@ -95,7 +95,7 @@ def finish_wheel(
     arches = tuple(g.name for g in request.gencodes)
     promise = Promise(component, request.target, arches, request.environment.toolkit_release)
     final = folder / f"{raw.name.split('-')[0]}-{version}-{tag.interpreter}-{tag.abi}-{abi.platform}.whl"
-    with space_errors(final):
+    with write_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unchecked-", dir=folder) as unchecked:
             written = Path(unchecked) / final.name

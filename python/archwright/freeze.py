@@ -20,7 +20,7 @@ from .components import Component, components
 from .environment import Environment
 from .errors import fail
 from .lockfile import read_lock
-from .project import project_root, replace_text, space_errors
+from .project import project_root, replace_text, write_errors
 from .sources import sha256_of
 from .targets import target_table
 
@@ -90,7 +90,7 @@ def digest_of(record: Mapping[str, Any]) -> str:
 
 def write_freeze(record: Mapping[str, Any], path: Path) -> Path:
     """Write the record, whole or not at all."""
-    with space_errors(path):
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(record, indent=1) + "\n")
     return path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .errors import ArchwrightError, Exit, fail
 from .inspection import Inspection, inspect_wheel, read_subject, rewrite_budget
-from .project import space_errors
+from .project import write_errors
 from .ui import err, print_error, print_json, say
 
 __all__ = ["compare_wheels", "inspect_wheels"]
@@ -48,7 +48,7 @@ def inspect_wheels(paths: tuple[Path, ...], *, sass: bool, html: Path | None, wr
     if html:
         from .report import html_page
 
-        with space_errors(html):
+        with write_errors(html):
             html.write_text(html_page(inspections), encoding="utf-8")
     if as_json:
         print_json({"passed": status is Exit.DONE, "wheels": results})

@@ -21,7 +21,7 @@ from .errors import fail
 from .indexes import index_settings
 from .lockfile import LockedPackage, read_lock
 from .process import CommandFailed, clean_environment, run
-from .project import project_root, replace_text, space_errors
+from .project import project_root, replace_text, write_errors
 from .targets import Target, target_table
 
 __all__ = ["HALVES", "HashLock", "LockResult", "conda_locks", "hash_locks", "make_locks"]
@@ -101,7 +101,7 @@ def make_locks(
             fix="run `archwright env lock`, look at `git diff envs` and commit it",
         )
     if not check:
-        with space_errors(project_root() / "envs"):
+        with write_errors(project_root() / "envs"):
             for result, text in zip(results, texts.values(), strict=True):
                 if result.changed:
                     replace_text(result.path, text)

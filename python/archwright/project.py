@@ -21,7 +21,7 @@ __all__ = [
     "project_root",
     "replace_text",
     "require_space",
-    "space_errors",
+    "write_errors",
 ]
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -48,17 +48,8 @@ def cache_path() -> Path:
 def cache_dir() -> Path:
     """`cache_path`, which is made when it is not there. Raises AW327 when it cannot be."""
     path = cache_path()
-    try:
-        with space_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise fail(
-            "AW327",
-            found=f"{path} cannot be made: {error.strerror}",
-            needed="a cache folder that can be written",
-            why="sources, environments and the compiler are kept there",
-            fix="point ARCHWRIGHT_CACHE at a folder that can be written",
-        ) from error
+    with write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
     return path
 
 
@@ -90,17 +81,26 @@ def replace_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def space_errors(path: Path) -> Iterator[None]:
-    """Turn 'no space left' and 'quota exceeded' while writing at `path` into AW308."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn what keeps `path` from being written into AW308 (a full disk or quota) or AW327 (no permission)."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise fail(
-            "AW308",
-            found=f"writing {error.filename or path} stopped: {error.strerror}",
-            needed="room for the whole file",
-            why="nothing half-written is kept, so this step left no result",
-            fix="free some space, or point ARCHWRIGHT_CACHE (or --out) at a larger disk, and run it again",
-        ) from error
+        where = error.filename or path
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise fail(
+                "AW308",
+                found=f"writing {where} stopped: {error.strerror}",
+                needed="room for the whole file",
+                why="nothing half-written is kept, so this step left no result",
+                fix="free some space, or point ARCHWRIGHT_CACHE (or --out) at a larger disk, and run it again",
+            ) from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.ENOTDIR):
+            raise fail(
+                "AW327",
+                found=f"{where} cannot be written: {error.strerror}",
+                needed="a folder that can be written",
+                why="sources, environments and the compiler are kept in the cache, wheels in the output folder",
+                fix="point ARCHWRIGHT_CACHE (or --out) at a folder that can be written",
+            ) from error
+        raise

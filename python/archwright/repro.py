@@ -33,7 +33,7 @@ from .errors import ArchwrightError, Exit, fail
 from .indexes import Installer
 from .interpreter import find_python
 from .plan import available_cores, make_plan
-from .project import cache_dir, project_root, require_space, space_errors
+from .project import cache_dir, project_root, require_space, write_errors
 from .sources import fetch, sha256_of
 from .surroundings import NotVaried, Surroundings, Variation, compare, other_surroundings, plain_surroundings
 from .targets import Gencode, Target, Tier
@@ -185,7 +185,7 @@ def check_reproducible(
 def _workplace(name: str) -> Iterator[_Workplace]:
     """A folder for one check, in the cache: on the disk where environments and sources fit and can be hard-linked."""
     base = cache_dir() / "repro"
-    with space_errors(base), interruptible():
+    with write_errors(base), interruptible():
         base.mkdir(exist_ok=True)
         place = _Workplace(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base)))
         try:

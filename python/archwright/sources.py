@@ -20,7 +20,7 @@ from .archives import extract_sdist
 from .components import Component
 from .errors import fail
 from .indexes import index_settings
-from .project import cache_dir, require_space, space_errors
+from .project import cache_dir, require_space, write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +50,7 @@ def fetch(component: Component, *, offline: bool = False) -> SourceTree:
     patches = {p.name: sha256_of(p) for p in sorted((component.folder / "patches").glob("*.patch"))}
     key = hashlib.sha256(json.dumps([component.sha256, patches], sort_keys=True).encode()).hexdigest()[:16]
     tree = cache_dir() / "sources" / f"{component.root}-{key}"
-    with space_errors(tree):
+    with write_errors(tree):
         tree.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(tree.parent / f".{tree.name}.lock"):
             if not tree.is_dir():

@@ -25,7 +25,7 @@ from .errors import ArchwrightError, fail
 from .files import hash_files
 from .lockfile import LockedPackage, read_lock
 from .process import CommandFailed, clean_environment, run
-from .project import cache_dir, require_space, space_errors
+from .project import cache_dir, require_space, write_errors
 from .targets import target_table
 
 __all__ = ["LockedWheel", "fetch_wheels", "locked_packages"]
@@ -66,7 +66,7 @@ def fetch_wheels(
     """
     folder = cache_dir() / "wheels"
     wanted = {name: locked_packages(lock, processor) for name, lock in locks.items()}
-    with space_errors(folder):
+    with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
             found = _kept(folder, wanted, processor)
