@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from archwright import folders
+from archwright.components import components
 from archwright.errors import ArchwrightError, Exit
 from archwright.findings import Finding, Level
 from archwright.folders import check_disks, check_folders, check_temporary, nearest
@@ -20,6 +21,7 @@ from archwright.project import cache_dir, cache_path
 from archwright.targets import target_table
 
 SM100 = target_table().targets["sm100"]
+components()  # read before the tests: that the tables are valid is remembered in the cache
 
 #: Mounts a file system at argv[1] with the options argv[2], then says what a check finds.
 LOOK = """\
