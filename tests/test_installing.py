@@ -130,3 +130,15 @@ def test_what_uv_unpacked_and_somebody_edited_comes_back_until_it_is_forgotten(
     forget_cached(("tiny",))
 
     assert "edited" not in install("third").read_text()
+
+
+def test_an_environment_does_not_consist_of_links_into_uvs_cache(
+    links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "half.lock"
+    lock.write_text(f"tiny==1.0 --hash=sha256:{sha256_of(tiny_wheel(links, 'tiny'))}\n")
+    monkeypatch.setenv("UV_LINK_MODE", "symlink")
+
+    install_lock(tmp_path / "half", lock, find_python(sys.executable), PackageSource())
+
+    assert not (tmp_path / "half" / "lib" / "python3.12" / "site-packages" / "tiny.py").is_symlink()

@@ -64,6 +64,8 @@ def _with_uv(prefix: Path, strict: list[str | Path], interpreter: Interpreter, s
     elif settings.no_index:  # pip's variable, which uv does not read
         where = ["--no-index", *(f"--find-links={link}" for link in settings.find_links)]
     index = settings.uv_environment()
+    if os.environ.get("UV_LINK_MODE") == "symlink":
+        index["UV_LINK_MODE"] = "hardlink"  # an environment of links would end with uv's cache
     return [
         ([uv, "venv", *quiet, "--python", interpreter.path, prefix], index),
         ([uv, "pip", "install", *quiet, "--python", prefix / "bin" / "python", *strict, *where], index),
