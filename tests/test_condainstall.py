@@ -407,7 +407,7 @@ except ArchwrightError as error:
 
 def test_ctrl_c_leaves_nothing_behind(channel: Channel, tmp_path: Path) -> None:
     """In the middle of linking: as soon as the first file is there."""
-    package = channel.add_raw("many", [entry(f"share/{n % 100}/{n}") for n in range(20000)])
+    package = channel.add_raw("many", [entry(f"share/{n % 100}/{n}") for n in range(8000)])
     (tmp_path / "list").write_text(explicit(package))
     prefix = tmp_path / "prefix"
     process = subprocess.Popen([sys.executable, "-c", INSTALL, tmp_path / "list", prefix], stderr=subprocess.DEVNULL)

@@ -203,8 +203,7 @@ async def _solve(
             for name, version, build in virtual_packages(platform)
         ],
     )
-    # conda-lock adds a channel with the virtual packages, for solvers that ignore CONDA_OVERRIDE_*.
-    actions = [json.loads(record.to_json()) for record in records if not record.name.normalized.startswith("__")]
+    actions = [json.loads(record.to_json()) for record in records]
     return sorted(actions, key=lambda action: str(action["name"]))
 
 
