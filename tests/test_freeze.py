@@ -62,6 +62,13 @@ def test_the_same_again_is_the_same_digest_and_a_change_is_another(made: Environ
     assert freeze(made)["digest"] != first["digest"]
 
 
+def test_the_conda_flavour_has_a_third_lock(made: Environment) -> None:
+    record = freeze(replace(made, locks={**made.locks, "conda": "c" * 64}))
+
+    assert record["locks"]["conda"] == "c" * 64
+    assert record["torch"] == freeze(made)["torch"]
+
+
 def test_a_record_that_was_edited_is_aw319(made: Environment, tmp_path: Path) -> None:
     path = write_freeze(freeze(made), tmp_path / "deep" / "freeze.json")
     assert read_freeze(path) == freeze(made)

@@ -45,8 +45,7 @@ def freeze(environment: Environment, model: str | None = None) -> dict[str, Any]
     looked up. What is not there is null: no driver, no CANN.
     """
     target = target_table().targets[environment.target]
-    locked = {name: read_lock(project_root() / "envs" / target.name / f"{name}.lock") for name in environment.locks}
-    runtime = locked["runtime"]
+    runtime = read_lock(project_root() / "envs" / target.name / "runtime.lock")
     record: dict[str, Any] = {
         "schema": 1,
         "target": target.name,
