@@ -29,11 +29,12 @@ from .components import components
 from .debian import PackageParts, keep_packages
 from .errors import ArchwrightError, fail
 from .files import copy_verified, hash_files
-from .lockfile import read_lock
+from .lockfile import lock_content, packages_for
+from .locking import HALVES
+from .machine import glibc_version
 from .project import cache_dir, project_root, replace_text, write_errors
 from .sources import sha256_of
 from .targets import Target, target_table
-from .wheelhouse import locked_packages
 
 __all__ = ["ABOUT", "SUMS", "Bundle", "lock_digests", "lock_paths", "open_bundle", "read_bundle"]
 
@@ -134,18 +135,16 @@ def read_bundle(folder: Path) -> Bundle:
 def lock_paths(target: Target) -> dict[str, Path]:
     """The locks whose wheels a bundle holds."""
     envs = project_root() / "envs"
-    halves = {name: envs / target.name / f"{name}.lock" for name in ("toolchain", "runtime")}
+    halves = {name: envs / target.name / f"{name}.lock" for name in HALVES}
     return {**halves, "tool": envs / "tool.lock"}
 
 
 def lock_digests(target: Target) -> dict[str, str]:
     """The sha256 of what each lock says: its comments do not count."""
-
-    def digest(path: Path) -> str:
-        said = [[p.name, str(p.version), p.hashes, p.marker] for p in read_lock(path).values()]
-        return hashlib.sha256(json.dumps(sorted(said)).encode()).hexdigest()
-
-    return {name: digest(path) for name, path in lock_paths(target).items()}
+    return {
+        name: hashlib.sha256(json.dumps(lock_content(path)).encode()).hexdigest()
+        for name, path in lock_paths(target).items()
+    }
 
 
 def _check_fit(bundle: Bundle, target: Target | None, names: Sequence[str]) -> None:
@@ -169,13 +168,13 @@ def _check_fit(bundle: Bundle, target: Target | None, names: Sequence[str]) -> N
     known = components()
     for name, digest in bundle.components.items():
         compare(f"{name} from", digest[:12], known[name].sha256[:12] if name in known else "nowhere")
-    glibc = _glibc()
+    glibc = glibc_version()
     if glibc and Version(glibc) < Version(bundle.glibc):
         found.append(f"glibc {glibc} on this machine")
         needed.append(f"glibc {bundle.glibc} or newer")
     if not found:
         mine = lock_digests(table.targets[bundle.target])
-        for name in ("toolchain", "runtime"):
+        for name in HALVES:
             compare(f"{name}.lock", bundle.locks[name][:12], mine[name][:12])
     if found:
         raise fail(
@@ -186,15 +185,6 @@ def _check_fit(bundle: Bundle, target: Target | None, names: Sequence[str]) -> N
             fix=f"use the tool that is in it (its `setup`), or export another: `archwright env export "
             f"{target.name if target else bundle.target}`",
         )
-
-
-def _glibc() -> str:
-    """This machine's C library, `2.36`; empty when it is another one."""
-    try:
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-    except (ValueError, OSError):
-        return ""
-    return version if name == "glibc" else ""
 
 
 def _problems(bundle: Bundle, report: Callable[[str], None]) -> list[str]:
@@ -277,7 +267,7 @@ def _not_as_locked(bundle: Bundle, sums: dict[str, str]) -> Iterator[str]:
     for lock, path in lock_paths(target).items():
         if mine[lock] != bundle.locks[lock]:
             continue  # only the tool's own lock can differ here; its wheels are for `setup` alone
-        for package in locked_packages(path, bundle.processor).values():
+        for package in packages_for(path, bundle.processor).values():
             if wheels.isdisjoint(package.hashes):
                 yield f"wheels/: no {package.name} {package.version} with a sha256 of {lock}.lock"
     for component, digest in bundle.components.items():

@@ -14,6 +14,7 @@ from .condaplatform import native_platform
 from .contents import Drift, DriftKind
 from .files import hash_files
 from .interpreter import Interpreter, find_python
+from .targets import target_table
 from .toolkit import ToolkitParts
 
 __all__ = ["check_conda_prefix", "conda_compilers", "conda_python", "conda_toolkit", "without_cuda"]
@@ -24,7 +25,7 @@ _CUDA_TARGETS = {"x86_64": "x86_64-linux", "aarch64": "sbsa-linux"}
 
 def conda_python(prefix: Path) -> Interpreter:
     """The Python of the prefix. Raises AW301 when it has none."""
-    return find_python(str(prefix / "bin" / "python3.12"))
+    return find_python(str(prefix / "bin" / f"python{target_table().python}"))
 
 
 def conda_compilers(prefix: Path, wrappers: Path) -> HostCompiler:

@@ -17,13 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.markers import Marker
 from packaging.version import InvalidVersion, Version
 
 from .drift import Drift, DriftKind, drift_error, sort_drifts
 from .errors import ArchwrightError, fail
 from .files import hash_files
-from .lockfile import read_lock
+from .lockfile import packages_for
 from .prefix import Entry, Package, Prefix, read_prefix
 from .project import replace_text
 
@@ -223,16 +222,7 @@ def _load(folder: Path, halves: Sequence[str]) -> tuple[str, dict[str, _Recorded
 # -------------------------------------------------------------------------------------------------- the comparisons
 def _locked(lock: Path, python: str) -> dict[str, Version]:
     """What the lock asks for with this Python, on this machine."""
-    where = {
-        "python_full_version": python,
-        "implementation_version": python,
-        "python_version": ".".join(python.split(".")[:2]),
-    }
-    return {
-        name: package.version
-        for name, package in read_lock(lock).items()
-        if not package.marker or Marker(package.marker).evaluate(where)
-    }
+    return {name: package.version for name, package in packages_for(lock, python=python).items()}
 
 
 def _compare_packages(prefix: Prefix, locked: Mapping[str, Version], recorded: _Recorded) -> Iterator[Drift]:

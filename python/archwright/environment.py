@@ -35,7 +35,7 @@ from .errors import ArchwrightError, fail
 from .indexes import Installer
 from .installing import PackageSource, forget_cached, install_lock
 from .interpreter import Interpreter, find_python
-from .lockfile import read_lock
+from .lockfile import lock_content
 from .locking import HALVES
 from .project import cache_dir, project_root, replace_text, require_space, write_errors
 from .sources import sha256_of
@@ -282,10 +282,7 @@ def _location(target: Target, machine: _Machine | None) -> tuple[Path, str]:
     """Where the environment is. What a lock says counts, not its comments."""
     parts: list[Any] = [
         _RECIPE,
-        {
-            name: [[package.name, str(package.version), package.hashes] for package in read_lock(path).values()]
-            for name, path in _locks(target).items()
-        },
+        {name: lock_content(path) for name, path in _locks(target).items()},
     ]
     if machine is None:
         parts += [sha256_of(conda_lock_of(target))]

@@ -24,11 +24,12 @@ from .debian import PackageParts, fetch_packages, kept_package
 from .errors import ArchwrightError, fail
 from .files import hash_files, link_or_copy
 from .interpreter import find_python
+from .lockfile import packages_for
 from .process import CommandFailed, clean_environment, run
 from .project import cache_dir, project_root, require_space, write_errors
 from .sources import fetch_archive, sha256_of
 from .targets import Target, target_table
-from .wheelhouse import LockedWheel, fetch_wheels, locked_packages
+from .wheelhouse import LockedWheel, fetch_wheels
 
 __all__ = ["export_bundle"]
 
@@ -217,9 +218,8 @@ def _write_texts(partial: Path, tool: Path, wheels: Sequence[LockedWheel], about
 
 def _requirements(tool: Path, processor: str) -> Iterator[str]:
     """The tool's lock and the tool, each with its hashes."""
-    for package in locked_packages(project_root() / "envs" / "tool.lock", processor).values():
-        hashes = " ".join(f"--hash=sha256:{digest}" for digest in package.hashes)
-        yield f"{package.name}=={package.version} {hashes}"
+    for package in packages_for(project_root() / "envs" / "tool.lock", processor).values():
+        yield package.requirement
     yield f"archwright=={__version__} --hash=sha256:{sha256_of(tool)}"
 
 

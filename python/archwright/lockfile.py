@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from .errors import ArchwrightError, fail
+from .targets import target_table
 
-__all__ = ["LockedPackage", "read_lock"]
+__all__ = ["LockedPackage", "lock_content", "packages_for", "read_lock"]
 
 _HASH = re.compile(r"\s--hash=sha256:([0-9a-f]{64})(?=\s|$)")
 _COMMENT = re.compile(r"\s+#")
@@ -33,6 +36,35 @@ class LockedPackage:
     marker: str
     why: tuple[str, ...]
     reason: str = ""
+
+    @property
+    def requirement(self) -> str:
+        """The line of a requirements file that asks for exactly this; without the marker."""
+        return " ".join([f"{self.name}=={self.version}", *(f"--hash=sha256:{digest}" for digest in self.hashes)])
+
+
+def lock_content(path: Path) -> list[list[Any]]:
+    """What a lock says, for digests: its packages by name, without comments. Raises AW319."""
+    return sorted(
+        [package.name, str(package.version), package.hashes, *([package.marker] if package.marker else [])]
+        for package in read_lock(path).values()
+    )
+
+
+def packages_for(path: Path, processor: str | None = None, *, python: str | None = None) -> dict[str, LockedPackage]:
+    """The packages of the lock that are installed on `processor` (default: this one) with the full version `python`.
+
+    Raises AW319.
+    """
+    python = python or f"{target_table().python}.0"
+    where = {
+        "python_full_version": python,
+        "implementation_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+        **({"platform_machine": processor} if processor else {}),
+    }
+    packages = read_lock(path)
+    return {name: p for name, p in packages.items() if not p.marker or Marker(p.marker).evaluate({**where})}
 
 
 def read_lock(path: Path) -> dict[str, LockedPackage]:

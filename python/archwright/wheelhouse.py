@@ -17,18 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
-from packaging.markers import Marker
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from .errors import ArchwrightError, fail
 from .files import hash_files
-from .lockfile import LockedPackage, read_lock
+from .lockfile import LockedPackage, packages_for
 from .process import CommandFailed, clean_environment, run
 from .project import cache_dir, require_space, write_errors
 from .targets import target_table
 
-__all__ = ["LockedWheel", "fetch_wheels", "locked_packages"]
+__all__ = ["LockedWheel", "fetch_wheels"]
 
 _SPACE = 5 << 30  # the wheels of both halves
 _BATCH = 16  # wheels for one pip, which keeps nothing when it is interrupted
@@ -45,14 +44,6 @@ class LockedWheel:
     locks: tuple[str, ...]
 
 
-def locked_packages(lock: Path, processor: str) -> dict[str, LockedPackage]:
-    """The packages of `lock` that are installed on `processor`."""
-    python = target_table().python
-    where = {"platform_machine": processor, "python_version": python, "python_full_version": f"{python}.0"}
-    packages = read_lock(lock)
-    return {name: p for name, p in packages.items() if not p.marker or Marker(p.marker).evaluate({**where})}
-
-
 def fetch_wheels(
     locks: Mapping[str, Path],
     processor: str,
@@ -65,7 +56,7 @@ def fetch_wheels(
     Raises AW201 for a file that is not as locked, AW206 when one cannot be had, AW207 for that with `offline`.
     """
     folder = cache_dir() / "wheels"
-    wanted = {name: locked_packages(lock, processor) for name, lock in locks.items()}
+    wanted = {name: packages_for(lock, processor) for name, lock in locks.items()}
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
@@ -124,15 +115,11 @@ def _download(
     scratch.mkdir()
     try:
         requirements = scratch / "missing.txt"
-        requirements.write_text("".join(f"{_requirement(package)}\n" for package in packages), encoding="utf-8")
+        requirements.write_text("".join(f"{package.requirement}\n" for package in packages), encoding="utf-8")
         _run_pip(scratch, requirements, lock, processor)
         return _store(folder, scratch, lock, packages)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _requirement(package: LockedPackage) -> str:
-    return " ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{digest}" for digest in package.hashes)])
 
 
 def _run_pip(scratch: Path, requirements: Path, lock: Path, processor: str) -> None:
