@@ -82,6 +82,16 @@ def script(tmp_path: Path) -> Callable[[str, str], Path]:
     return write
 
 
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """PATH holds nothing but the folder of stand-ins (and `cat`, which they use)."""
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / "cat").symlink_to(str(shutil.which("cat")))
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def gcc() -> str:
     """The system's C compiler: for a few lines of C."""

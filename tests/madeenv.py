@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from uv import find_uv_bin
 
 from archwright.contents import Drift, check_contents, record_contents
@@ -26,11 +27,11 @@ __all__ = [
     "SITE",
     "VERSION",
     "Made",
-    "copy_environment",
-    "make_environment",
+    "made",
     "record_hash",
     "rewrite_record",
     "run_uv",
+    "template",
     "write_package",
 ]
 
@@ -147,3 +148,14 @@ def rewrite_record(made: Made, row: bytes) -> Path:
     record.write_bytes(row + b"\n" + record.read_bytes())
     made.record()
     return record
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_environment(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture
+def made(template: Made, tmp_path: Path) -> Made:
+    """A complete environment of this test alone."""
+    return copy_environment(template, tmp_path)

@@ -33,16 +33,6 @@ def fake(script: Script) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture
-def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """PATH holds nothing but the folder of stand-ins (and `cat`, which they use)."""
-    folder = tmp_path / "bin"
-    folder.mkdir(exist_ok=True)
-    (folder / "cat").symlink_to(str(shutil.which("cat")))
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
-
-
 def error_of() -> ArchwrightError:
     with pytest.raises(ArchwrightError) as caught:
         find_compiler()

@@ -27,6 +27,7 @@ from archwright.contents import (
 )
 from archwright.errors import Exit
 
+from . import madeenv
 from .madeenv import (
     HALVES,
     INIT,
@@ -34,25 +35,15 @@ from .madeenv import (
     SITE,
     VERSION,
     Made,
-    copy_environment,
-    make_environment,
     record_hash,
     run_uv,
     write_package,
 )
 
+template = madeenv.template
+made = madeenv.made
+
 RUNTIME = "runtime"
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make_environment(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture
-def made(template: Made, tmp_path: Path) -> Made:
-    """A complete environment of this test alone."""
-    return copy_environment(template, tmp_path)
 
 
 def test_a_new_environment_is_as_locked(made: Made) -> None:

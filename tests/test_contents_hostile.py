@@ -22,28 +22,19 @@ from archwright.contents import (
 )
 from archwright.errors import ArchwrightError
 
+from . import madeenv
 from .madeenv import (
     HALVES,
     INIT,
     RECORD,
     SITE,
     Made,
-    copy_environment,
-    make_environment,
     record_hash,
     rewrite_record,
 )
 
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make_environment(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture
-def made(template: Made, tmp_path: Path) -> Made:
-    """A complete environment of this test alone."""
-    return copy_environment(template, tmp_path)
+template = madeenv.template
+made = madeenv.made
 
 
 # ------------------------------------------------------------------------------------- lists of a hostile package

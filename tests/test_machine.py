@@ -36,16 +36,6 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture
-def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """PATH holds nothing but the folder of stand-ins (and `cat`, which they use)."""
-    folder = tmp_path / "bin"
-    folder.mkdir(exist_ok=True)
-    (folder / "cat").symlink_to(str(shutil.which("cat")))
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
-
-
-@pytest.fixture
 def gxx(script: Script) -> Callable[..., Path]:
     """Write a program that answers like a g++."""
 

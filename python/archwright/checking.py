@@ -9,8 +9,9 @@ from typing import Any
 
 from .condatoolchain import check_conda_prefix
 from .contents import Drift, check_contents, drift_error
-from .environment import Flavour, conda_lock_of, locks_in, require_environment
+from .environment import conda_lock_of, locks_in, require_environment
 from .errors import ArchwrightError, Exit
+from .indexes import Flavour
 from .targets import Target
 from .together import Together, load_together
 

@@ -13,7 +13,7 @@ import click
 from . import __version__
 from .envcli import env
 from .errors import ArchwrightError, Exit, fail
-from .indexes import Installer
+from .indexes import Flavour, Installer
 from .options import (
     PATH,
     bundle_option,
@@ -175,7 +175,7 @@ def build(
     plan_only: bool,
     no_wait: bool,
     no_cache: bool,
-    flavour: str,
+    flavour: Flavour,
     nccl_root: Path | None,
     installer: Installer,
     python: str | None,
@@ -188,7 +188,7 @@ def build(
     from . import render
     from .build import BuildOptions, build_wheels
     from .components import select_cells
-    from .environment import Flavour, check_nccl_root, create_environment
+    from .environment import check_nccl_root, create_environment
     from .plan import make_plan
     from .targets import select_gencodes, target_table
 
@@ -207,7 +207,7 @@ def build(
             print_json(plan.as_dict())
         return
     source = package_source(chosen_target, installer, offline, bundle, news, [component.name for component in chosen])
-    environment = create_environment(chosen_target, python=python, source=source, flavour=Flavour(flavour), report=news)
+    environment = create_environment(chosen_target, python=python, source=source, flavour=flavour, report=news)
     options = BuildOptions(offline=source.offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
     folder = (out or (output_root() / "dist" / chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .errors import Exit
-from .indexes import Installer
+from .indexes import Flavour, Installer
 from .options import (
     PATH,
     bundle_option,
@@ -48,7 +48,7 @@ def env() -> None:
 @verbose_option
 def create(
     target: str,
-    flavour: str,
+    flavour: Flavour,
     again: bool,
     python: str | None,
     installer: Installer,
@@ -59,14 +59,12 @@ def create(
 ) -> None:
     """Create the locked environment of TARGET in the cache, or find it complete."""
     from . import render
-    from .environment import Flavour, create_environment
+    from .environment import create_environment
     from .targets import target_table
 
     chosen = target_table().find(target)
     source = package_source(chosen, installer, offline, bundle, news)
-    environment = create_environment(
-        chosen, python=python, source=source, flavour=Flavour(flavour), again=again, report=news
-    )
+    environment = create_environment(chosen, python=python, source=source, flavour=flavour, again=again, report=news)
     if json:
         print_json(environment.as_dict())
     else:
@@ -82,13 +80,13 @@ def create(
 @json_option
 @verbose_option
 def lock(
-    targets: tuple[str, ...], flavour: str, upgrade: bool, check: bool, offline: bool, json: bool, verbose: bool
+    targets: tuple[str, ...], flavour: Flavour, upgrade: bool, check: bool, offline: bool, json: bool, verbose: bool
 ) -> None:
     """Make the locks again from the inputs in envs/ (of all targets and of the tool, or of those named)."""
     from .locking import conda_locks, hash_locks, make_locks
     from .targets import target_table
 
-    if flavour == "conda":
+    if flavour is Flavour.CONDA:
         results = conda_locks([target_table().find(name) for name in targets], upgrade, check, offline, news)
         _show_locks(results, json)
         return
@@ -111,14 +109,13 @@ def _show_locks(results: tuple[LockResult, ...], json: bool) -> None:
 @python_option
 @json_option
 @verbose_option
-def check(target: str, flavour: str, no_imports: bool, python: str | None, json: bool, verbose: bool) -> int:
+def check(target: str, flavour: Flavour, no_imports: bool, python: str | None, json: bool, verbose: bool) -> int:
     """Compare the environment of TARGET with its lock, file by file, and load its libraries together."""
     from .checking import check_environment
-    from .environment import Flavour
     from .targets import target_table
 
     chosen = target_table().find(target)
-    result = check_environment(chosen, python=python, flavour=Flavour(flavour), imports=not no_imports, report=news)
+    result = check_environment(chosen, python=python, flavour=flavour, imports=not no_imports, report=news)
     if json:
         print_json(result.as_dict())
         return result.exit

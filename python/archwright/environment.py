@@ -20,7 +20,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from .compiler import HostCompiler, choose_compiler
 from .condatoolchain import conda_compilers, conda_python, conda_toolkit, without_cuda
 from .contents import damaged_packages, record_contents, verify_halves
 from .errors import ArchwrightError, fail
-from .indexes import Installer
+from .indexes import Flavour, Installer
 from .installing import PackageSource, forget_cached, install_lock
 from .interpreter import Interpreter, find_python
 from .lockfile import lock_content
@@ -44,7 +43,6 @@ from .toolkit import ToolkitParts, make_toolkit_view, nvcc_release, toolkit_rele
 
 __all__ = [
     "Environment",
-    "Flavour",
     "check_nccl_root",
     "conda_lock_of",
     "create_environment",
@@ -55,13 +53,6 @@ __all__ = [
     "require_environment",
     "use_nccl_root",
 ]
-
-
-class Flavour(StrEnum):
-    """Where compilers and CUDA come from: hash-locked packages (and this machine's GCC), or a conda lock."""
-
-    PACKAGES = "packages"
-    CONDA = "conda"
 
 
 _RECIPE = 6  # raise when the layout changes

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["IndexSettings", "Installer", "index_settings"]
+__all__ = ["Flavour", "IndexSettings", "Installer", "index_settings"]
 
 
 class Installer(StrEnum):
@@ -20,6 +20,13 @@ class Installer(StrEnum):
 
     UV = "uv"
     PIP = "pip"
+
+
+class Flavour(StrEnum):
+    """Where compilers and CUDA come from: hash-locked packages (and this machine's GCC), or a conda lock."""
+
+    PACKAGES = "packages"
+    CONDA = "conda"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .indexes import Installer
+from .indexes import Flavour, Installer
 from .ui import err
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ bundle_option = click.option(
 
 flavour_option = click.option(
     "--flavour",
-    type=click.Choice(["packages", "conda"]),
-    default="packages",
+    type=click.Choice([flavour.value for flavour in Flavour]),
+    default=Flavour.PACKAGES.value,
+    callback=lambda context, parameter, value: Flavour(value),
     show_default=True,
     help="Compilers and CUDA from hash-locked packages, or from the conda lock (docs/conda.md).",
 )
