@@ -17,6 +17,7 @@ from typing import Any
 
 from . import __version__
 from .components import Cell
+from .errors import fail
 from .project import replace_text, write_errors
 
 __all__ = ["Evidence", "evidence_path", "read_evidence", "write_evidence"]
@@ -68,8 +69,17 @@ def write_evidence(
     """Record that `wheel` passed: `report` is the inspection of it as a mapping, `toolchain` what it was built with.
 
     `freeze` is the digest of the freeze record of the environment that it was built in.
-    Raises ValueError for an inspection that did not pass: there is no evidence of a failure.
+    Raises AW705 for a level above 1 under a simulated device, and ValueError for an inspection that did not pass:
+    there is no evidence of a failure.
     """
+    if level > 1 and os.environ.get("ARCHWRIGHT_SIMULATED_DEVICE"):
+        raise fail(
+            "AW705",
+            found=f"evidence of level {level} under the simulated device {os.environ['ARCHWRIGHT_SIMULATED_DEVICE']}",
+            needed="a real device",
+            why="nothing is computed there: it cannot show that a kernel is correct or fast",
+            fix="run it on a machine with the device",
+        )
     if not report["passed"] or Path(report["wheel"]).name != wheel.name:
         raise ValueError(f"{wheel.name} has not passed inspection")
     evidence = Evidence(

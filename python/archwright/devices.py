@@ -1,0 +1,72 @@
+"""The devices that can be simulated (`devices.toml`): what a program under the simulated device is told."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import fail
+from .tables import load_table
+
+__all__ = ["Device", "devices", "find_device"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. `figures` are in bytes, kHz, bits or plain counts; `assumed` names those without a source."""
+
+    name: str
+    title: str
+    capability: str
+    figures: dict[str, int]
+    assumed: tuple[str, ...]
+
+    def as_text(self) -> str:
+        """The figures as csrc/simdevice reads them."""
+        major, _, minor = self.capability.partition(".")
+        all_figures = {"capability_major": int(major), "capability_minor": int(minor), **self.figures}
+        return ",".join(f"{name}={value}" for name, value in all_figures.items())
+
+
+@functools.cache
+def devices() -> dict[str, Device]:
+    """Every device by name. Raises AW108 for a table that is not valid, or a source that it does not list."""
+    path = Path(__file__).with_name("devices.toml")
+    data = load_table(path, "devices")
+    common = dict(data["capabilities"]["common"])
+    sources = [common.pop("source")]
+    result = {}
+    for name, entry in data["devices"].items():
+        own = {key: figure for key, figure in entry.items() if isinstance(figure, dict)}
+        sources += [figure["source"] for figure in own.values()]
+        result[name] = Device(
+            name=name,
+            title=entry["title"],
+            capability=entry["capability"],
+            figures=common | {key: figure["value"] for key, figure in own.items()},
+            assumed=tuple(key for key, figure in own.items() if figure["source"] == "assumed"),
+        )
+    if unknown := sorted(set(sources) - data["sources"].keys()):
+        raise fail(
+            "AW108",
+            found=f"{path}: source {', '.join(unknown)}",
+            needed=f"one of {', '.join(data['sources'])}",
+            why="every figure of a device has a source that can be looked up",
+            fix="list the source under [sources]",
+        )
+    return result
+
+
+def find_device(name: str) -> Device:
+    """The device called `name`. Raises AW701 for an unknown one."""
+    known = devices()
+    if name.lower() not in known:
+        raise fail(
+            "AW701",
+            found=f"device '{name}'",
+            needed=f"one of {', '.join(known)}",
+            why="the simulated device only knows devices with written-down figures",
+            fix="name one of them, or add it to devices.toml with the source of each figure",
+        )
+    return known[name.lower()]
