@@ -33,7 +33,7 @@ def test_the_matrix_as_json_and_nothing_else(run: Run) -> None:
     data = json.loads(out)
     assert (status, err) == (0, "")
     assert [target["name"] for target in data["targets"]] == ["sm100", "sm90", "ascend950"]
-    assert len(data["cells"]) == 30
+    assert len(data["cells"]) == 36
     for cell in data["cells"]:
         assert set(cell) >= {"component", "target", "processor", "state", "reason", "pending", "available", "evidence"}
         assert cell["state"] in ("build", "experimental", "refused")
@@ -42,7 +42,7 @@ def test_the_matrix_as_json_and_nothing_else(run: Run) -> None:
 def test_the_matrix_of_one_target(run: Run) -> None:
     data = json.loads(run("targets", "sm90", "--json")[1])
     assert {cell["target"] for cell in data["cells"]} == {"sm90"}
-    assert len(data["cells"]) == 10
+    assert len(data["cells"]) == 12
 
 
 def test_the_matrix_for_people_names_every_cell_and_reason(run: Run) -> None:
@@ -54,8 +54,8 @@ def test_the_matrix_for_people_names_every_cell_and_reason(run: Run) -> None:
 
 
 REFUSALS = [
-    (("build", "sm90"), "AW105", 3),
-    (("build", "sm90", "--experimental"), "AW105", 3),
+    (("build", "sm90"), "AW106", 3),
+    (("build", "sm90", "engine", "--experimental"), "AW105", 3),
     (("build", "sm90", "flash_mla"), "AW104", 3),
     (("build", "ascend950", "deep_ep"), "AW104", 3),
     (("build", "ascend950"), "AW105", 3),
@@ -256,7 +256,7 @@ def test_the_installed_command_and_the_module_are_the_same_thing(root: Path) -> 
     )
 
     assert good.returncode == 0
-    assert len(json.loads(good.stdout)["cells"]) == 30
+    assert len(json.loads(good.stdout)["cells"]) == 36
     assert good.stderr == ""
     assert bad.returncode == 3
     assert json.loads(bad.stdout)["error"]["code"] == "AW102"

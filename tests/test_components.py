@@ -28,9 +28,9 @@ def error_of(target: str, *names: str, processor: str = "x86_64", experimental: 
 def test_the_matrix_is_whole() -> None:
     cells = Counter((c.component, c.target, c.processor) for c in matrix())
 
-    assert len(cells) == 5 * 3 * 2
+    assert len(cells) == 6 * 3 * 2
     assert set(cells.values()) == {1}
-    assert {c[0] for c in cells} == {"flash_mla", "deep_gemm", "deep_ep", "engine", "tilelang_ops"}
+    assert {c[0] for c in cells} == {"flash_mla", "deep_gemm", "deep_gemm_aot", "deep_ep", "engine", "tilelang_ops"}
 
 
 @pytest.mark.parametrize("cell", matrix(), ids=lambda c: f"{c.component}-{c.target}-{c.processor}")
@@ -57,7 +57,7 @@ def test_an_experimental_target_has_no_official_cells() -> None:
 def test_f3_every_gap_of_aarch64_is_named() -> None:
     gaps = [c for c in matrix() if c.processor == "aarch64"]
 
-    assert len(gaps) == 15
+    assert len(gaps) == 18
     for cell in gaps:
         assert not cell.available
         assert "aarch64" in cell.pending or "issue" in cell.pending or cell.reason
@@ -80,15 +80,25 @@ def test_names_keep_their_order_and_repeats_do_not_build_twice() -> None:
 
 
 def test_sm90_is_not_built_yet_and_names_its_issue() -> None:
-    error = error_of("sm90", experimental=True)
+    error = error_of("sm90", "engine", experimental=True)
 
     assert error.code == "AW105"
     assert error.exit is Exit.REFUSED == 3
     assert "issue 7" in error.why
 
 
-def test_sm90_without_names_says_what_is_pending_and_not_what_is_refused() -> None:
-    assert error_of("sm90").code == "AW105"
+def test_sm90_without_names_wants_the_flag_and_then_builds_what_can_be_built() -> None:
+    assert error_of("sm90").code == "AW106"
+    assert select("sm90", experimental=True) == ["deep_gemm"]
+
+
+def test_packs_and_libraries_are_asked_for_apart() -> None:
+    target = target_table().targets["sm100"]
+    assert [c.name for c in select_cells(target, (), "x86_64", packs=True)] == ["deep_gemm_aot"]
+    assert "deep_gemm_aot" not in select("sm100")
+    error = error_of("sm100", "deep_gemm_aot")
+    assert error.code == "AW109"
+    assert "archwright aot sm100 deep_gemm_aot" in error.fix
 
 
 def test_flash_mla_for_sm90_is_refused_with_the_reason() -> None:

@@ -42,6 +42,7 @@ def problem(words: list[str]) -> str:
             return f"no command {rest[0]}"
         command, rest = found, rest[1:]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    rest = rest[: rest.index("--")] if "--" in rest else rest  # what follows is another program's
     unknown = [word for word in rest if word.startswith("-") and word.partition("=")[0] not in known]
     return f"no option {', '.join(unknown)}" if unknown else ""
 

@@ -147,7 +147,7 @@ def test_the_engine_requires_what_upstream_requires(component: Component, tree: 
 @every
 def test_name_version_and_licence_are_upstreams(component: Component, tree: Path) -> None:
     metadata = email.message_from_string((tree / "PKG-INFO").read_text())
-    assert metadata["Name"].replace("_", "-").lower() == component.distribution
+    assert metadata["Name"].replace("_", "-").lower() == component.origin
     assert metadata["Version"] == component.version
     if metadata["License-Expression"]:
         assert metadata["License-Expression"] == component.license

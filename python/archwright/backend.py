@@ -24,6 +24,7 @@ from .environment import Environment, environment_of_prefix, use_nccl_root
 from .errors import ArchwrightError, fail
 from .finish import BuildReport, finish_metadata, finish_wheel
 from .measured import Toolchain, remember, units_for
+from .packs import jit_cache, pack_arches, pack_values, write_if_changed
 from .plan import make_plan
 from .pool import Pool
 from .process import STRAY
@@ -55,15 +56,27 @@ class Request:
     target: Target
     gencodes: tuple[Gencode, ...]
     environment: Environment
+    device: str | None = None
+    shapes: str | None = None
 
     @property
     def version(self) -> str:
-        return wheel_version(self.component, self.target, self.gencodes, self.environment.toolkit_release)
+        toolkit = self.environment.toolkit_release
+        return wheel_version(self.component, self.target, self.gencodes, toolkit, self.device)
+
+    @property
+    def arches(self) -> tuple[str, ...]:
+        """The architectures that the wheel's kernels are for."""
+        if self.component.pack:
+            return pack_arches(self.component, self.target, self.device)
+        return tuple(gencode.name for gencode in self.gencodes)
 
     @property
     def requires(self) -> list[str]:
         """Requires-Dist: torch at the minor version built against, NCCL's floor, and the recipe's own."""
         result = list(self.component.requires)
+        if self.component.pack:
+            result += [f"{name}=={version}.*" for name, version in self.component.pack.libraries.items()]
         if self.component.torch:
             result.append(f"torch=={'.'.join(self.environment.torch.split('.')[:2])}.*")
         if self.component.nccl:
@@ -71,27 +84,35 @@ class Request:
         return result
 
 
-def wheel_version(component: Component, target: Target, gencodes: tuple[Gencode, ...], toolkit: str) -> str:
+def wheel_version(
+    component: Component, target: Target, gencodes: tuple[Gencode, ...], toolkit: str, device: str | None = None
+) -> str:
     """Upstream's version with the local part `cu132.sm100`, then `exp` when experimental.
 
-    A wheel with device code for fewer than all of the target's gencodes names those it has (`...sm100.sm100a`).
+    A wheel with device code for fewer than all of the target's gencodes names those it has (`...sm100.sm100a`); an AOT
+    pack names the device whose properties chose its kernels (`...sm100.b200`).
     """
-    local = [toolkit, target.name]
-    if component.has_device_code and len(gencodes) < len(target.gencodes):
-        local += [gencode.name.replace("_", "") for gencode in gencodes]
+    words = [toolkit, target.name, *_cell_words(component, target, gencodes, device)]
     if target.tier is Tier.EXPERIMENTAL:
-        local.append("exp")
-    return f"{component.version}+{'.'.join(local)}"
+        words.append("exp")
+    return f"{component.version}+{'.'.join(words)}"
 
 
-def build_folder(component: Component, target: Target, gencodes: tuple[Gencode, ...]) -> Path:
+def build_folder(
+    component: Component, target: Target, gencodes: tuple[Gencode, ...], device: str | None = None
+) -> Path:
     """Where the component's objects are kept between builds: in the checkout, else in the cache."""
     root = project_root()
     base = root / "build" if (root / ".git").exists() or (root / "pyproject.toml").is_file() else cache_dir() / "build"
-    cell = target.name
+    return base / "-".join([target.name, *_cell_words(component, target, gencodes, device)]) / component.name
+
+
+def _cell_words(component: Component, target: Target, gencodes: tuple[Gencode, ...], device: str | None) -> list[str]:
+    if component.pack:
+        return [device or component.pack.devices[target.name]]
     if component.has_device_code and len(gencodes) < len(target.gencodes):
-        cell = "-".join([cell, *(g.name for g in gencodes)])
-    return base / cell / component.name
+        return [gencode.name.replace("_", "") for gencode in gencodes]
+    return []
 
 
 class Metadata:
@@ -142,7 +163,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
         Metadata.request = request = _request(config_settings)
         _check_toolchain(request)
         source = fetch(request.component, offline=bool(os.environ.get("ARCHWRIGHT_OFFLINE")))
-        folder = build_folder(request.component, request.target, request.gencodes)
+        folder = build_folder(request.component, request.target, request.gencodes, request.device)
         with cell_lock(folder), _pool(request, source), tempfile.TemporaryDirectory() as scratch:
             _shield_environment(request, source)  # only now: the pool's plan honours MAX_JOBS
             settings: dict[str, str | list[str]] = {
@@ -151,7 +172,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
                 "build.tool-args": f"-j{len(request.component.units) + 8}",
             }
             raw = build(scratch, settings)
-            facts = json.loads((folder / "guard" / "_archwright.json").read_text())
+            facts = json.loads((folder / "guard" / "_archwright.json").read_text(encoding="utf-8"))
             report = _build_report(folder, request)
             wheel = finish_wheel(Path(scratch) / raw, Path(wheel_directory), request, source, facts, report)
         return wheel.name
@@ -163,6 +184,8 @@ def _build_report(folder: Path, request: Request) -> BuildReport:
     if not request.component.has_device_code:
         return BuildReport(rejected)
     logs = sorted((folder / "CMakeFiles" / "extension.dir").rglob("*.o.log"))
+    if request.component.pack:
+        logs = sorted(jit_cache(request).rglob("*.ptxas"))
     disassembler = request.environment.toolkit / "bin" / "nvdisasm"  # not every release's packages have it
     return BuildReport(
         rejected, read_reports(logs), disassembler if disassembler.is_file() else None, folder / "sass.json"
@@ -176,19 +199,22 @@ def _request(config_settings: Settings) -> Request:
         "ARCHWRIGHT_GENCODES",
         "ARCHWRIGHT_EXPERIMENTAL",
         "ARCHWRIGHT_NCCL_ROOT",
+        "ARCHWRIGHT_DEVICE",
+        "ARCHWRIGHT_SHAPES",
     }
     if unknown:
         raise fail(
             "AW109",
             found=f"setting {', '.join(sorted(unknown))}",
-            needed="ARCHWRIGHT_TARGET, ARCHWRIGHT_GENCODES, ARCHWRIGHT_EXPERIMENTAL or ARCHWRIGHT_NCCL_ROOT",
+            needed="ARCHWRIGHT_TARGET, _GENCODES, _EXPERIMENTAL, _NCCL_ROOT, or for AOT packs _DEVICE and _SHAPES",
             why="any other setting would make another wheel than the recipe's",
             fix="leave it out, or change the recipe",
         )
     environment = environment_of_prefix()
     target = target_table().find(str(asked.get("ARCHWRIGHT_TARGET", environment.target)))
     component = components()[Path.cwd().name]
-    select_cells(target, (component.name,), platform.machine(), experimental=bool(asked.get("ARCHWRIGHT_EXPERIMENTAL")))
+    experimental, packs = bool(asked.get("ARCHWRIGHT_EXPERIMENTAL")), component.pack is not None
+    select_cells(target, (component.name,), platform.machine(), experimental=experimental, packs=packs)
     if target.name != environment.target:
         raise fail(
             "AW307",
@@ -200,7 +226,8 @@ def _request(config_settings: Settings) -> Request:
     names = tuple(filter(None, str(asked.get("ARCHWRIGHT_GENCODES", "")).replace(";", ",").split(",")))
     root = asked.get("ARCHWRIGHT_NCCL_ROOT")
     environment = use_nccl_root(environment, Path(str(root)) if root else None)
-    return Request(component, target, select_gencodes(target, names), environment)
+    device, shapes = (str(asked[key]) if key in asked else None for key in ("ARCHWRIGHT_DEVICE", "ARCHWRIGHT_SHAPES"))
+    return Request(component, target, select_gencodes(target, names), environment, device, shapes)
 
 
 def _check_toolchain(request: Request) -> None:
@@ -246,14 +273,16 @@ def _pool(request: Request, source: SourceTree) -> Iterator[None]:
     toolchain = Toolchain.of(request.environment, request.gencodes)
     plan = make_plan(request.target, (request.component,), request.gencodes, toolchain=toolchain)
     units = units_for(request.component, request.gencodes, toolchain)
-    costs = {str(source.path / unit.path): unit for unit in units}
+    folder = build_folder(request.component, request.target, request.gencodes, request.device)
+    root = request.component.unit_root(source.path, folder)
+    costs = {str(root / unit.path): unit for unit in units}
     with Pool(plan.jobs, plan.memory_mib, costs, on_news=lambda message: print(message, flush=True)) as pool:
         os.environ["ARCHWRIGHT_POOL"] = pool.address
         try:
             yield
         finally:
             del os.environ["ARCHWRIGHT_POOL"]
-            remember(toolchain, request.component, source.path, pool.measured)
+            remember(toolchain, request.component, root, pool.measured)
 
 
 def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
@@ -278,12 +307,14 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         },
         "archwright": __version__,
     }
-    _write(guard / "_archwright.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    _write(guard / "_archwright.py", (project_root() / "csrc" / "guard" / "_archwright.py").read_text(encoding="utf-8"))
+    write_if_changed(guard / "_archwright.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    write_if_changed(
+        guard / "_archwright.py", (project_root() / "csrc" / "guard" / "_archwright.py").read_text(encoding="utf-8")
+    )
     launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py"))]
     if ccache := _ccache():
         launcher.append(ccache)
-    values = {
+    values: dict[str, object] = {
         "ARCHWRIGHT_TARGET": request.target.name,
         "ARCHWRIGHT_CMAKE": project_root() / "cmake",
         "ARCHWRIGHT_SOURCE": source.path,
@@ -304,20 +335,15 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "CMAKE_CXX_FLAGS_RELEASE": "",  # each component's flags are upstream's
         "CMAKE_CUDA_FLAGS_RELEASE": "",
     }
+    if component.pack:
+        values |= pack_values(folder, request, source)
     lines = [f'set({name} {_quote(value)} CACHE INTERNAL "" FORCE)' for name, value in values.items()]
-    return _write(folder / "archwright.cmake", "\n".join(lines) + "\n")
+    return write_if_changed(folder / "archwright.cmake", "\n".join(lines) + "\n")
 
 
 def _quote(value: object) -> str:
     text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
     return f"[==[{text}]==]"
-
-
-def _write(path: Path, text: str) -> Path:
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return path
 
 
 def _ccache() -> str | None:

@@ -2,11 +2,15 @@
 
 A new compiler changes kernels without a word: with nvcc 13.1.115 no decode kernel of flash_mla spills, with 13.2.86 two
 do. So a wheel's kernels are compared with figures that somebody looked at and committed.
+
+The kernels of an AOT pack follow from the shapes that somebody asked for. So a pack's budget is by family: one line for
+all instances of a kernel template, with the largest figures among them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
@@ -72,23 +76,31 @@ def read_budget(path: Path) -> Budget:
     return budget
 
 
-def needs_of(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, Limits]]:
-    """Architecture -> kernel -> what it takes. A kernel that several files hold counts with its largest figures."""
+def needs_of(kernels: Iterable[KernelFacts], *, families: bool = False) -> dict[str, dict[str, Limits]]:
+    """Architecture -> kernel (or family) -> what it takes: the largest figures of all that have the name."""
     found: dict[str, dict[str, Limits]] = {}
     for kernel in kernels:
         takes = Limits(kernel.registers, kernel.stack, kernel.spill_stores or 0, kernel.spill_loads or 0)
         mine = found.setdefault(kernel.arch, {})
-        name = stable_name(kernel.name)
+        name = _family(kernel.name) if families else stable_name(kernel.name)
         mine[name] = mine[name] | takes if name in mine else takes
     return found
 
 
-def check_budget(budget: Budget, kernels: Iterable[KernelFacts], nvcc: str) -> list[str]:
-    """What is outside the budget, one line a kernel; first what an unknown toolchain changed."""
+def _family(name: str) -> str:
+    """The kernel's name without namespaces, template arguments and parameters."""
+    return re.split(r"[<(]", short_name(demangle(name), len(name) + 200))[0]
+
+
+def check_budget(budget: Budget, kernels: Iterable[KernelFacts], nvcc: str, *, families: bool = False) -> list[str]:
+    """What is outside the budget, one line a kernel; first what an unknown toolchain changed.
+
+    With `families` the budget is by family, and one whose shapes were not asked for may be absent.
+    """
     kernels = list(kernels)
     problems = [f"{_label(k.name)} ({k.arch}): its spills are not known" for k in kernels if k.spill_stores is None]
     problems += [f"{_label(k.name)} ({k.arch}): ptxas: {loss}" for k in kernels for loss in k.losses]
-    for arch, needs in sorted(needs_of(kernels).items()):
+    for arch, needs in sorted(needs_of(kernels, families=families).items()):
         limits = budget.get((nvcc, arch))
         if limits is None:
             problems += _unknown_toolchain(budget, needs, nvcc, arch)
@@ -98,9 +110,8 @@ def check_budget(budget: Budget, kernels: Iterable[KernelFacts], nvcc: str) -> l
                 problems.append(f"{_label(name)} ({arch}): not in the budget of nvcc {nvcc}: {_words(takes)}")
             elif above := _above(takes, limits[name]):
                 problems.append(f"{_label(name)} ({arch}): {above}")
-        problems += [
-            f"{_label(name)} ({arch}): in the budget, not in the wheel" for name in sorted(limits.keys() - needs)
-        ]
+        absent = [] if families else sorted(limits.keys() - needs)
+        problems += [f"{_label(name)} ({arch}): in the budget, not in the wheel" for name in absent]
     return list(dict.fromkeys(problems))  # a kernel may be in several cubins
 
 
@@ -143,7 +154,9 @@ def _label(name: str) -> str:
     return short_name(demangle(name), 100)
 
 
-def write_budget(path: Path, kernels: Iterable[KernelFacts], nvcc: str, component: str, target: str) -> None:
+def write_budget(
+    path: Path, kernels: Iterable[KernelFacts], nvcc: str, component: str, target: str, *, families: bool = False
+) -> None:
     """Write what `kernels` take as the budget of `nvcc`, for the architectures that they are of; keep other lines.
 
     Raises AW418 when the spills of a kernel are not known: a budget must not be made of guesses.
@@ -158,7 +171,7 @@ def write_budget(path: Path, kernels: Iterable[KernelFacts], nvcc: str, componen
             fix="build the wheel again and write the budget from it",
         )
     budget = {key: dict(limits) for key, limits in read_budget(path).items()}
-    for arch, needs in needs_of(kernels).items():
+    for arch, needs in needs_of(kernels, families=families).items():
         budget[nvcc, arch] = needs
     rows: dict[str, list[str]] = {}
     for (release, arch), limits in sorted(budget.items()):

@@ -44,10 +44,14 @@ __all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheel
 
 @dataclass(frozen=True)
 class BuildOptions:
+    """`device` (a name in devices.toml) and `shapes` (a shape file, or the name of a shipped one) are for AOT packs."""
+
     offline: bool = False
     wait: bool = True
     compiler_cache: bool = True
     nccl_root: Path | None = None
+    device: str | None = None
+    shapes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,10 +108,11 @@ def build_wheels(
     start = time.monotonic()
     require_space(out, 2 << 30, "objects and wheels")
     sources = {component.name: fetch(component, offline=options.offline) for component in chosen}
-    folders = {component.name: build_folder(component, target, gencodes) for component in chosen}
+    folders = {component.name: build_folder(component, target, gencodes, options.device) for component in chosen}
+    roots = {c.name: c.unit_root(sources[c.name].path, folders[c.name]) for c in chosen}
     toolchain = Toolchain.of(environment, gencodes)
     units = {
-        str(sources[component.name].path / unit.path): Unit(f"{component.name}: {unit.path}", unit.seconds, unit.mib)
+        str(roots[component.name] / unit.path): Unit(f"{component.name}: {unit.path}", unit.seconds, unit.mib)
         for component in chosen
         for unit in units_for(component, gencodes, toolchain)
     }
@@ -123,9 +128,9 @@ def build_wheels(
             run.all(chosen, observer)
         finally:  # what was compiled before a failure was measured too
             for component in chosen:
-                remember(toolchain, component, sources[component.name].path, pool.measured)
+                remember(toolchain, component, roots[component.name], pool.measured)
         frozen = freeze_for(environment, out, observer.news)
-        wheels = tuple(_publish(component, target, gencodes, environment, staging, out, frozen) for component in chosen)
+        wheels = tuple(_publish(component, run, staging, out, frozen) for component in chosen)
     went = [measured for measured in pool.measured if measured.unit is not None]
     cached = sum(measured.cached for measured in went)
     seconds = time.monotonic() - start
@@ -181,6 +186,10 @@ class _Run:
             settings["ARCHWRIGHT_EXPERIMENTAL"] = "1"
         if self.options.nccl_root:
             settings["ARCHWRIGHT_NCCL_ROOT"] = str(self.options.nccl_root)
+        if component.pack and self.options.device:
+            settings["ARCHWRIGHT_DEVICE"] = self.options.device
+        if component.pack and self.options.shapes:
+            settings["ARCHWRIGHT_SHAPES"] = self.options.shapes
         command = [
             str(self.environment.toolchain / "bin" / "python"),
             *("-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index"),
@@ -272,16 +281,9 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _publish(
-    component: Component,
-    target: Target,
-    gencodes: tuple[Gencode, ...],
-    environment: Environment,
-    staging: Path,
-    out: Path,
-    frozen: dict[str, Any],
-) -> BuiltWheel:
+def _publish(component: Component, run: _Run, staging: Path, out: Path, frozen: dict[str, Any]) -> BuiltWheel:
     """Move the finished wheel into `out` and drop an earlier one of the same version."""
+    environment = run.environment
     found = list((staging / component.name).glob("*.whl"))
     if len(found) != 1:
         raise fail(
@@ -289,12 +291,12 @@ def _publish(
             found=f"{len(found)} wheels of {component.name}",
             needed="exactly one",
             why="a cell that was asked for is produced or is an error",
-            fix=f"see {build_folder(component, target, gencodes) / 'build.log'}",
+            fix=f"see {run.folders[component.name] / 'build.log'}",
         )
     inspection = inspect_wheel(found[0])  # as everybody will see it: by its name alone
     if error := gate_error(inspection.findings, found[0].name):
         raise error
-    version = wheel_version(component, target, gencodes, environment.toolkit_release)
+    version = wheel_version(component, run.target, run.gencodes, environment.toolkit_release, run.options.device)
     for old in out.glob(f"{component.distribution.replace('-', '_')}-{version}-*.whl"):
         evidence_path(old, 1).unlink(missing_ok=True)
         if old.name != found[0].name:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import __version__
+from .aotcli import aot, simulate
 from .envcli import env
 from .errors import ArchwrightError, Exit, fail
 from .indexes import Flavour, Installer
@@ -48,6 +49,8 @@ def app() -> None:
 
 
 app.add_command(env)
+app.add_command(aot)
+app.add_command(simulate)
 
 
 @app.command()
@@ -137,7 +140,7 @@ def fetch(names: tuple[str, ...], offline: bool, bundle: Path | None, json: bool
     trees = []
     for component in chosen:
         if not json:
-            err().print(f"{component.name}: {component.distribution} {component.version}", style="dim")
+            err().print(f"{component.name}: {component.origin} {component.version}", style="dim")
         trees.append(fetch_source(component, offline=offline or bundle is not None))
     if json:
         print_json([vars(tree) for tree in trees])

@@ -6,13 +6,25 @@ import functools
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from .errors import fail
 from .project import project_root
 from .tables import load_table
 from .targets import Target, Tier, target_table
 
-__all__ = ["Cell", "CellState", "Component", "Unit", "components", "find_component", "matrix", "select_cells"]
+__all__ = [
+    "Cell",
+    "CellState",
+    "Component",
+    "Operation",
+    "Pack",
+    "Unit",
+    "components",
+    "find_component",
+    "matrix",
+    "select_cells",
+]
 
 
 class CellState(StrEnum):
@@ -54,11 +66,55 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Operation:
+    """One operation of an AOT pack: a generator function of its case files, and the entry points that it calls.
+
+    `targets` are those that have kernels for it. Seconds are wall time of all its cases with an empty JIT cache, `mib`
+    the peak memory of the process with its compilers.
+    """
+
+    name: str
+    calls: tuple[str, ...]
+    targets: tuple[str, ...]
+    seconds: float
+    mib: int
+
+    @property
+    def facts(self) -> str:
+        """Path in the build folder of what its process is told."""
+        return f"cases/{self.name}.json"
+
+
+@dataclass(frozen=True)
+class Pack:
+    """What makes a component an AOT pack: kernels of a library's run-time compiler instead of an extension module.
+
+    `jit` is `tilelang` or the prefix of DeepJIT's variables; `library` the component whose wheel is run, if any;
+    `libraries` the distributions and versions that the kernels fit; `engine` says that DeepInfer's own source is
+    needed. `devices` maps each target to the device that is simulated by default, `arches` compute capabilities to the
+    architecture that upstream compiles for.
+    """
+
+    jit: str
+    library: str | None
+    libraries: dict[str, str]
+    engine: bool
+    cases: tuple[str, ...]
+    devices: dict[str, str]
+    arches: dict[str, str]
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
 class Component:
-    """One upstream library that becomes one wheel; the fields mirror `component.toml`."""
+    """One upstream library that becomes one wheel; the fields mirror `component.toml`.
+
+    `origin` is the distribution whose source archive is fetched: the wheel's own, but for AOT packs.
+    """
 
     name: str
     distribution: str
+    origin: str
     package: str
     version: str
     summary: str
@@ -80,6 +136,7 @@ class Component:
     units: tuple[Unit, ...]
     bundles: tuple[dict[str, str], ...]
     cells: tuple[Cell, ...]
+    pack: Pack | None = None
 
     @property
     def folder(self) -> Path:
@@ -87,7 +144,16 @@ class Component:
 
     @property
     def has_device_code(self) -> bool:
-        return any(unit.is_device for unit in self.units)
+        return self.pack is not None or any(unit.is_device for unit in self.units)
+
+    @property
+    def source_units(self) -> tuple[Unit, ...]:
+        """The units that are files of the source tree; those of a pack lie in its build folder."""
+        return () if self.pack else self.units
+
+    def unit_root(self, tree: Path, build: Path) -> Path:
+        """The folder that the units' paths are relative to."""
+        return build if self.pack else tree
 
 
 @functools.cache
@@ -117,15 +183,27 @@ def find_component(name: str) -> Component:
 
 
 def select_cells(
-    target: Target, names: tuple[str, ...], processor: str, *, experimental: bool = False
+    target: Target, names: tuple[str, ...], processor: str, *, experimental: bool = False, packs: bool = False
 ) -> tuple[Component, ...]:
-    """The components to build for `target` on `processor`.
+    """The components to build for `target` on `processor`: those that are AOT packs, or those that are not.
 
     Without names these are all cells that can be built. Raises AW103 for an unknown component, AW104 for a
-    refused cell, AW105 for one that is not built yet and AW106 when the experimental tier was not asked for.
+    refused cell, AW105 for one that is not built yet, AW106 when the experimental tier was not asked for and AW109 for
+    a pack among the others or the other way round.
     A cell that was asked for is produced or is an error; it is never skipped.
     """
-    chosen = [find_component(name) for name in (dict.fromkeys(names) or components())]
+    kind = {name: component for name, component in components().items() if bool(component.pack) == packs}
+    chosen = [find_component(name) for name in (dict.fromkeys(names) or kind)]
+    for component in chosen:
+        if component.name not in kind:
+            command = "build" if packs else "aot"
+            raise fail(
+                "AW109",
+                found=component.name,
+                needed=f"one of {', '.join(kind)}",
+                why="kernels compiled ahead of time come from `archwright aot`, libraries from `archwright build`",
+                fix=f"`archwright {command} {target.name} {component.name}`",
+            )
     cells = {c.component: c for c in matrix() if c.target == target.name and c.processor == processor}
     if not names:
         buildable = [component for component in chosen if cells[component.name].available]
@@ -175,10 +253,12 @@ def _load(path: Path) -> Component:
             why="the whole matrix is written down, cells that are refused included",
             fix="correct the recipe",
         )
-    wheel = data["wheel"]
+    wheel, pack = data["wheel"], _pack(data.get("pack"))
+    operations = pack.operations if pack else ()
     return Component(
         name=data["name"],
         distribution=data["distribution"],
+        origin=data["source"].get("distribution", data["distribution"]),
         package=data["package"],
         version=data["version"],
         summary=data["summary"],
@@ -197,7 +277,8 @@ def _load(path: Path) -> Component:
         max_mib=wheel["max_mib"],
         extension=data.get("extension"),
         nvcc_floor=data.get("nvcc_floor"),
-        units=tuple(Unit(**unit) for unit in data.get("units", ())),
+        units=tuple(Unit(op.facts, op.seconds, op.mib) for op in operations)
+        or tuple(Unit(**unit) for unit in data.get("units", ())),
         bundles=tuple(data.get("bundles", ())),
         cells=tuple(
             Cell(
@@ -210,5 +291,24 @@ def _load(path: Path) -> Component:
             )
             for target, entry in data["cells"].items()
             for processor in table.processors
+        ),
+        pack=pack,
+    )
+
+
+def _pack(data: dict[str, Any] | None) -> Pack | None:
+    if data is None:
+        return None
+    return Pack(
+        jit=data["jit"],
+        library=data.get("library"),
+        libraries=data["libraries"],
+        engine=data.get("engine", False),
+        cases=tuple(data["cases"]),
+        devices=data["devices"],
+        arches=data["arches"],
+        operations=tuple(
+            Operation(o["name"], tuple(o["calls"]), tuple(o["targets"]), o["seconds"], o["mib"])
+            for o in data["operations"]
         ),
     )

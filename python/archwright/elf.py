@@ -87,6 +87,7 @@ class Elf:
         (table,) = struct.unpack_from("<Q", head, 40)
         (self.flags,) = struct.unpack_from("<I", head, 48)
         entry, count, names = struct.unpack_from("<HHH", head, 58)
+        self._table_end = table + entry * count
         if entry != 64 or not count:
             raise Damaged("an ELF file without section headers")
         raw = list(struct.Struct("<IIQQQQIIQQ").iter_unpack(self._slice(table, entry * count, "section headers")))
@@ -105,6 +106,14 @@ class Elf:
         if offset + size > len(self.data):
             raise Damaged(f"{what} at {offset:#x} with {size:#x} bytes ends after the file ({len(self.data):#x} bytes)")
         return self.data[offset : offset + size]
+
+    @property
+    def size(self) -> int:
+        """Where the file ends by its own words, when other data may follow it."""
+        (segments,) = struct.unpack_from("<Q", self.data, 32)
+        entry, count = struct.unpack_from("<HH", self.data, 54)
+        ends = [section.offset + section.size for section in self.sections if section.type != SECTION_NOBITS]
+        return int(max(self._table_end, segments + entry * count, *ends))
 
     def bytes_of(self, section: Section) -> memoryview:
         """The content of `section`; empty for NOBITS."""

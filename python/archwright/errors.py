@@ -108,12 +108,23 @@ CATALOGUE: dict[str, ErrorKind] = {
     "AW502": ErrorKind("the compiler was killed", Exit.BUILD_FAILED),
     "AW503": ErrorKind("another build holds the cell", Exit.BUILD_FAILED),
     "AW504": ErrorKind("interrupted", Exit.INTERRUPTED),
-    # 6xx: raised by the import guard inside a wheel, never by the tool
+    # 6xx: raised inside a wheel (import guard, AOT pack), never by the tool
     "AW601": ErrorKind("no NVIDIA driver", Exit.CHECK_FAILED),
     "AW602": ErrorKind("another torch than the wheel was built against", Exit.CHECK_FAILED),
     "AW603": ErrorKind("NCCL is too old", Exit.CHECK_FAILED),
     "AW604": ErrorKind("device is not of the wheel's architecture", Exit.CHECK_FAILED),
     "AW605": ErrorKind("another Python or processor than the wheel's", Exit.CHECK_FAILED),
+    "AW606": ErrorKind("AOT pack does not fit", Exit.CHECK_FAILED),
+    "AW607": ErrorKind("kernel is not in the AOT pack", Exit.CHECK_FAILED),
+    "AW608": ErrorKind("AOT pack is damaged", Exit.CHECK_FAILED),
+    # 7xx: the simulated device and AOT packs
+    "AW701": ErrorKind("unknown device", Exit.USAGE),
+    "AW702": ErrorKind("no C++ compiler for the simulated device", Exit.UNFIT),
+    "AW703": ErrorKind("simulated device could not be built", Exit.BUILD_FAILED),
+    "AW704": ErrorKind("call outside the simulated device's scope", Exit.BUILD_FAILED),
+    "AW705": ErrorKind("evidence above level 1 under a simulated device", Exit.CHECK_FAILED),
+    "AW706": ErrorKind("shape file cannot be used", Exit.USAGE),
+    "AW708": ErrorKind("library of the AOT pack is missing", Exit.UNFIT),
 }
 
 

@@ -145,7 +145,7 @@ def _fill(
         report(f"sources of {component.name}")
         name = f"sources/{component.sha256}.tar.gz"
         _add(fetch_archive(component, offline=offline), partial / name)
-        described[name] = f"source archive of {component.distribution} {component.version}"
+        described[name] = f"source archive of {component.origin} {component.version}"
     wheels = fetch_wheels(lock_paths(target), about["processor"], offline=offline, report=report)
     if not _same_disk(partial):
         require_space(partial, sum(wheel.path.stat().st_size for wheel in wheels), "the bundle")

@@ -28,7 +28,7 @@ from .components import Component
 from .elf import Damaged
 from .gates import gate_error, missing_files, refusal
 from .inspection import Promise, inspect_wheel, unreadable
-from .kernels import DeviceCode, read_device_code
+from .kernels import DeviceCode, has_host_code, read_device_code
 from .project import write_errors
 from .ptxas import Report
 from .sass import count_instructions
@@ -74,7 +74,7 @@ def finish_wheel(
     info = next(name.partition("/")[0] for name in members if name.partition("/")[0].endswith(".dist-info"))
     if missing := missing_files(component, members):
         raise refusal("AW401", f"no file {', '.join(missing)}", raw.name)
-    abi = read_abi(raw)
+    abi = read_abi(raw) if has_host_code(members) else Abi("any", {})
     if abi.platform.startswith("linux_"):
         raise refusal("AW402", f"no manylinux policy fits; needs {abi.needs} and {abi.platform}", raw.name)
     try:
@@ -92,8 +92,7 @@ def finish_wheel(
     record = _record(request, source, facts, abi, code)
     members[f"{info}/archwright.json"] = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
     members[f"{info}/sboms/{component.distribution}.cdx.json"] = _sbom(request, source)
-    arches = tuple(g.name for g in request.gencodes)
-    promise = Promise(component, request.target, arches, request.environment.toolkit_release)
+    promise = Promise(component, request.target, request.arches, request.environment.toolkit_release)
     final = folder / f"{raw.name.split('-')[0]}-{version}-{tag.interpreter}-{tag.abi}-{abi.platform}.whl"
     with write_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,9 +145,9 @@ def _record(
         "schema": 1,
         "component": request.component.name,
         **facts,
-        "gencodes": [g.name for g in request.gencodes] if request.component.has_device_code else [],
+        "gencodes": list(request.arches) if request.component.has_device_code else [],
         "requires": request.requires,
-        "source": {"distribution": request.component.distribution, "sha256": source.sha256, "patches": source.patches},
+        "source": {"distribution": request.component.origin, "sha256": source.sha256, "patches": source.patches},
         "toolchain": {
             "nvcc": environment.nvcc,
             "gcc": environment.gcc,
@@ -188,7 +187,8 @@ def _write_wheel(path: Path, members: Mapping[str, bytes], info: str) -> None:
         for name, data in content.items():
             entry = zipfile.ZipInfo(name, stamp)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o100755 if data[:4] == b"\x7fELF" else 0o100644) << 16
+            runs = data[:4] == b"\x7fELF" or (data[:3] == b"#!/" and "/bin/" in name)
+            entry.external_attr = (0o100755 if runs else 0o100644) << 16
             archive.writestr(entry, data)
 
 

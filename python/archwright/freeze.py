@@ -173,7 +173,7 @@ def _short(value: Any) -> str:
 def _source(component: Component) -> dict[str, Any]:
     patches = sorted((component.folder / "patches").glob("*.patch"))
     return {
-        "distribution": component.distribution,
+        "distribution": component.origin,
         "version": component.version,
         "sha256": component.sha256,
         "patches": {patch.name: sha256_of(patch) for patch in patches},

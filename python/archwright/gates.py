@@ -168,7 +168,7 @@ def _kernel_budget(subject: Subject) -> list[str]:
     problems = []
     for release in sorted(subject.releases):
         kernels = [kernel for kernel in subject.code.kernels if kernel.toolkit == release]
-        problems += check_budget(subject.budget, kernels, release)
+        problems += check_budget(subject.budget, kernels, release, families=subject.component.pack is not None)
     return problems
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from .budget import budget_path, read_budget, write_budget
 from .components import Component, components
+from .devices import devices
 from .elf import Damaged
 from .errors import ArchwrightError, fail
 from .gates import Finding, Subject, pass_gates
@@ -128,7 +129,7 @@ def _component(wheel: WheelFile) -> Component:
 
 
 def _promise_of(wheel: WheelFile) -> Promise:
-    """From the distribution's name, and the version's local part: `cu132.sm100[.sm100a][.exp]`."""
+    """From the distribution's name, and the version's local part: `cu132.sm100[.sm100a][.exp]`, `cu132.sm100.b200`."""
     component = _component(wheel)
     public, _, local = wheel.version.partition("+")
     toolkit, _, words = local.partition(".")
@@ -137,22 +138,29 @@ def _promise_of(wheel: WheelFile) -> Promise:
     names = {g.name.replace("_", ""): g.name for g in target.gencodes} if target else {}
     experimental = rest[-1:] == ["exp"]
     asked = rest[:-1] if experimental else rest
+    if component.pack:
+        names = {
+            device.name: device.name for device in devices().values() if target and device.capability in target.devices
+        }
     wrong = (
         target is None
         or not re.fullmatch(r"cu\d+|cann\d+", toolkit)
         or public != component.version
         or experimental != (target.tier is Tier.EXPERIMENTAL)
         or any(word not in names for word in asked)
+        or (component.pack is not None and len(asked) != 1)
     )
     if wrong or target is None:
         raise fail(
             "AW420",
             found=f"{wheel.path.name}: version {wheel.version}",
-            needed=f"{component.version}+<toolkit>.<target>, with the architectures when not all, and `exp` when "
-            "experimental",
+            needed=f"{component.version}+<toolkit>.<target>, with the architectures when not all (of an AOT pack: the "
+            "device), and `exp` when experimental",
             why="the version tells which toolkit and target a wheel is for; nothing else is believed",
             fix="never rename wheels: build it with `archwright build`",
         )
+    if component.pack:
+        return Promise(component, target, (component.pack.arches[devices()[asked[0]].capability],), toolkit)
     arches = tuple(names[word] for word in asked) or tuple(g.name for g in target.gencodes)
     return Promise(component, target, arches, toolkit)
 
@@ -162,5 +170,6 @@ def rewrite_budget(subject: Subject) -> Path:
     path = budget_path(subject.component.folder, subject.target.name)
     for release in sorted(subject.releases):
         kernels = [kernel for kernel in subject.code.kernels if kernel.toolkit == release]
-        write_budget(path, kernels, release, subject.component.name, subject.target.name)
+        families = subject.component.pack is not None
+        write_budget(path, kernels, release, subject.component.name, subject.target.name, families=families)
     return path

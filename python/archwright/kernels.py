@@ -12,12 +12,23 @@ from .elf import CUDA, SECTION_PROGBITS, Damaged, Dynamic, Elf
 from .fatbin import MAGIC, Entry, Kind, read_fatbin
 from .ptxas import Report
 
-__all__ = ["Binary", "DeviceCode", "KernelFacts", "Ptx", "cubin_payloads", "read_device_code"]
+__all__ = [
+    "Binary",
+    "DeviceCode",
+    "KernelFacts",
+    "Ptx",
+    "cubin_payloads",
+    "embedded_cubins",
+    "has_host_code",
+    "read_device_code",
+]
 
 #: e_machine of the processors that wheels are for
 _PROCESSORS = {62: "x86_64", 183: "aarch64"}
 _SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 _CONTAINER = re.compile(re.escape(MAGIC) + rb"\x01\x00\x10\x00")
+#: How a cubin begins, up to its machine; TileLang's executables hold cubins as they are, among other constants.
+_CUBIN = re.compile(rb"\x7fELF\x02\x01.{12}" + CUDA.to_bytes(2, "little"), re.S)
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,7 @@ def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
                 binaries.append(Binary(name, _PROCESSORS.get(elf.machine, f"machine-{elf.machine}"), elf.dynamic()))
             elif name.endswith(".ptx") and data[:4] != MAGIC:
                 ptx.append(Ptx(name, ptx_arch(data), len(data)))
+            cubins += [(name, section, read_cubin(data), len(data), "") for section, data in _plain_cubins(elf)]
             for section, entry in _entries(data, elf):
                 if entry.kind is Kind.PTX:
                     ptx.append(Ptx(name, ptx_arch(entry.payload), len(entry.payload)))
@@ -115,6 +127,19 @@ def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
     return DeviceCode(tuple(binaries), tuple(cubins), tuple(ptx), tuple(kernels))
 
 
+def has_host_code(members: Mapping[str, bytes]) -> bool:
+    """Whether any member is a binary for the host: only such a wheel is bound to a platform."""
+    return any(data[:4] == b"\x7fELF" and data[18:20] != CUDA.to_bytes(2, "little") for data in members.values())
+
+
+def embedded_cubins(data: bytes | memoryview) -> Iterator[memoryview]:
+    """The cubins that lie in `data` as they are: one that is the whole of it, or several among other bytes."""
+    view, at = memoryview(data), 0
+    while match := _CUBIN.search(view, at):
+        at = match.start() + Elf(view[match.start() :]).size
+        yield view[match.start() : at]
+
+
 def cubin_payloads(members: Mapping[str, bytes]) -> Iterator[bytes | memoryview]:
     """The bytes of every cubin in `members`, decompressed. Raises Damaged."""
     for data in members.values():
@@ -122,6 +147,7 @@ def cubin_payloads(members: Mapping[str, bytes]) -> Iterator[bytes | memoryview]
         if elf and elf.machine == CUDA:
             yield data
         else:
+            yield from (cubin for _, cubin in _plain_cubins(elf))
             yield from (entry.payload for _, entry in _entries(data, elf) if entry.kind is Kind.CUBIN)
 
 
@@ -140,6 +166,12 @@ def _entries(data: bytes, elf: Elf | None) -> Iterator[tuple[str, Entry]]:
             yield from ((section.name, entry) for entry in read_fatbin(content))
         elif section.type == SECTION_PROGBITS and (hidden := _CONTAINER.search(content)):
             raise Damaged(f"device code in section {section.name} at {hidden.start():#x}, where nvcc puts none")
+
+
+def _plain_cubins(elf: Elf | None) -> Iterator[tuple[str, memoryview]]:
+    for section in elf.sections if elf else ():
+        if section.type == SECTION_PROGBITS and section.name.startswith((".rodata", ".data")):
+            yield from ((section.name, data) for data in embedded_cubins(elf.bytes_of(section)))  # type: ignore[union-attr]
 
 
 def _cubin(entry: Entry) -> Cubin:

@@ -162,7 +162,7 @@ def _libdw(present: bool, cxx: str) -> Finding:
 
 def check_memory(target: Target) -> Iterator[Finding]:
     """What `build` without component names would plan with: measured figures where there are any."""
-    chosen = tuple(c for c in components().values() if c.units and _can_be_built(c, target))
+    chosen = tuple(c for c in components().values() if c.units and not c.pack and _can_be_built(c, target))
     try:
         plan = make_plan(target, chosen, target.gencodes) if chosen else None
     except ArchwrightError as error:

@@ -86,12 +86,12 @@ def fetch_archive(component: Component, *, offline: bool = False) -> Path:
     if offline:
         raise fail(
             "AW207",
-            found=f"no {component.distribution} {component.version} in {archive.parent}",
+            found=f"no {component.origin} {component.version} in {archive.parent}",
             needed=f"its source archive, sha256 {component.sha256}",
             why="--offline forbids the network",
             fix=f"run `archwright fetch {component.name}` once while there is a network",
         )
-    require_space(archive, 1 << 30, f"the sources of {component.distribution}")
+    require_space(archive, 1 << 30, f"the sources of {component.origin}")
     archive.parent.mkdir(parents=True, exist_ok=True)
     _download(component, archive)
     return archive
@@ -103,7 +103,7 @@ def _download(component: Component, archive: Path) -> None:
     from unearth.fetchers.sync import PyPIClient
 
     settings = index_settings()
-    requirement = f"{component.distribution}=={component.version}"
+    requirement = f"{component.origin}=={component.version}"
     verify: ssl.SSLContext | bool = (
         ssl.create_default_context(cafile=settings.certificate) if settings.certificate else True
     )
@@ -111,7 +111,7 @@ def _download(component: Component, archive: Path) -> None:
         session=PyPIClient(trusted_hosts=settings.trusted_hosts, verify=verify),  # type: ignore[arg-type]
         index_urls=() if settings.no_index else [u for u in (settings.index, *settings.extra) if u],
         find_links=[link for link in settings.find_links if "://" in link or Path(link).exists()],  # as pip does
-        no_binary=[component.distribution],
+        no_binary=[component.origin],
     )
     if settings.no_index:  # with no location at all the library would ask its default index
         finder.sources = [source for source in finder.sources if source["type"] == "find_links"]
@@ -175,12 +175,13 @@ def _check_hash(component: Component, path: Path) -> None:
 
 
 def _check_expected(component: Component, tree: Path) -> None:
-    missing = [name for name in (*component.expect, *(u.path for u in component.units)) if not (tree / name).exists()]
+    wanted = (*component.expect, *(unit.path for unit in component.source_units))
+    missing = [name for name in wanted if not (tree / name).exists()]
     if missing:
         raise fail(
             "AW204",
             found=f"{tree.name} lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}",
-            needed=f"all {len(component.expect) + len(component.units)} files that {component.name}'s recipe names",
+            needed=f"all {len(wanted)} files that {component.name}'s recipe names",
             why="an archive without its submodules fails deep inside a compile instead of here",
             fix=f"delete {tree} and run it again; if it persists the recipe does not fit this archive",
         )
@@ -192,7 +193,7 @@ def _apply_patches(component: Component, tree: Path) -> None:
         if not patches or not patches.apply(strip=1, root=str(tree), fuzz=False):
             raise fail(
                 "AW205",
-                found=f"{path.name} on {component.distribution} {component.version}",
+                found=f"{path.name} on {component.origin} {component.version}",
                 needed="a patch that applies exactly",
                 why="a build without its patch is not the build that was tested",
                 fix=f"regenerate csrc/{component.name}/patches/{path.name} for this upstream version",

@@ -1,0 +1,151 @@
+"""Runs the cases of one operation under the simulated device and writes down which kernels they used.
+
+The build of an AOT pack starts it once per operation, with the Python of the runtime half: upstream's own host code
+chooses its kernels and compiles them into the caches that this script names. Nothing of `archwright` is imported.
+
+A case file has one generator function per operation, named as in component.toml. It is given the model and yields
+`(shape, call)`: the numbers that make the case, and a callable of no arguments that makes the inputs and calls
+upstream's public entry point. Functions whose name starts with an underscore are its own business.
+
+    worker.py --cases aot_cases.py --cache FOLDER -c cases/OP.json -o ops/OP.json
+
+The file after -c holds {"operation", "expected", "dimensions", "tokens"}; `expected` says whether this target has the
+operation's kernels. Where it has, a case that raises is an error (status 1); where it has not, upstream's words are
+kept. The result is written whole or not at all.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+#: Variables of DeepJIT's two users, each with its own prefix, and of TileLang.
+DEEPJIT_PREFIXES = ("DG", "EP")
+
+
+class Model:
+    """The model's dimensions by name (`model.hidden_size`) and its token counts by phase."""
+
+    def __init__(self, facts):
+        self._facts = facts
+
+    def __getattr__(self, name):
+        try:
+            return self._facts["dimensions"][name]
+        except KeyError:
+            raise AttributeError(f"the shape file has no dimension {name}") from None
+
+    def tokens(self, *phases):
+        """Token counts of the named phases (of all, without a name), ascending, each once."""
+        return sorted({n for phase in phases or self._facts["tokens"] for n in self._facts["tokens"][phase]})
+
+
+class Caches:
+    """The JIT caches under one folder, and what of them was used."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._tilelang_keys = []
+        for prefix in DEEPJIT_PREFIXES:
+            os.environ[f"{prefix}_JIT_CACHE_DIR"] = str(folder / "deepjit")
+        os.environ["TILELANG_CACHE_DIR"] = str(folder / "tilelang")
+        self._seen = {}
+
+    def watch_tilelang(self):
+        """Note the key of each TileLang kernel that is used, compiled or not, as soon as TileLang is there."""
+        module = sys.modules.get("tilelang.cache.kernel_cache")
+        if module is None or hasattr(module.KernelCache, "archwright_watched"):
+            return
+        tag, keys = module.KernelCache._tag_kernel_cache_entry, self._tilelang_keys
+
+        def note(cache, kernel, key, path):
+            keys.append(os.path.relpath(path, self.folder / "tilelang"))
+            return tag(cache, kernel, key, path)
+
+        module.KernelCache._tag_kernel_cache_entry = note
+        module.KernelCache.archwright_watched = True
+
+    def newly_used(self):
+        """Names of the entries used since the last call. DeepJIT touches an entry's mark when it finds it."""
+        used = []
+        for mark in sorted((self.folder / "deepjit" / "cache").glob("*/.committed")):
+            stamp = mark.stat().st_mtime_ns
+            if self._seen.get(mark, START) < stamp:
+                used.append(f"deepjit/cache/{mark.parent.name}")
+            self._seen[mark] = max(stamp, START)
+        used += [f"tilelang/{name}" for name in dict.fromkeys(self._tilelang_keys)]
+        self._tilelang_keys.clear()
+        return used
+
+
+START = time.time_ns()
+
+
+def load(path):
+    """Import the case file by its path; it may import others beside it."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location("archwright_cases", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(operation, model, caches, expected):
+    """The cases of `operation`, each with its outcome. Raises what a case raised when it was expected to work."""
+    results = []
+    for shape, call in operation(model):
+        caches.watch_tilelang()
+        result = {"shape": shape, "outcome": "compiled", "reason": ""}
+        try:
+            call()
+            import torch
+
+            torch.cuda.synchronize()
+        except Exception as error:
+            if expected:
+                print(f"case {shape}", file=sys.stderr)
+                raise
+            result |= {"outcome": "no kernel", "reason": words(error)}
+        result["kernels"] = caches.newly_used()
+        results.append(result)
+    return results
+
+
+def words(error):
+    """Upstream's words, in one line, without paths and addresses of this machine."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.partition("C++ CapturedTraceback")[0].replace(str(Path.home()), "~")[:400]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("-c", dest="facts", type=Path, required=True)
+    parser.add_argument("-o", dest="out", type=Path, required=True)
+    options = parser.parse_args()
+    if not os.environ.get("ARCHWRIGHT_SIMULATED_DEVICE"):
+        sys.exit("worker.py: not under the simulated device")
+    facts = json.loads(options.facts.read_text())
+    caches = Caches(options.cache)
+    operation = getattr(load(options.cases), facts["operation"])
+    try:
+        cases = run(operation, Model(facts), caches, facts["expected"])
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    if not cases:
+        sys.exit(f"worker.py: {facts['operation']} has no case for these shapes")
+    kernels = sorted({name for case in cases for name in case["kernels"]})
+    result = {"operation": facts["operation"], "cases": cases, "kernels": kernels}
+    part = options.out.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1) + "\n")
+    part.replace(options.out)
+
+
+if __name__ == "__main__":
+    main()

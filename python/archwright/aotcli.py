@@ -1,0 +1,146 @@
+"""The commands `simulate` and `aot`: they parse, call the library and render, like the others (cli.py)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from json import dumps as json_text
+from pathlib import Path
+
+import click
+
+from .indexes import Installer
+from .options import (
+    PATH,
+    experimental_option,
+    installer_option,
+    json_option,
+    names_argument,
+    news,
+    offline_option,
+    package_source,
+    python_option,
+    target_argument,
+    verbose_option,
+)
+from .project import output_root
+from .ui import err, print_json
+
+__all__ = ["aot", "simulate"]
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--device", required=True, metavar="NAME", help="b200, h100, ...: see devices.toml.")
+@click.option("--target", metavar="TARGET", help="Whose environment to use. Default: the device's target.")
+@click.option("--log", type=PATH, metavar="DIR", help="Keep the records of loads and launches here.")
+@click.option("--summary", is_flag=True, help="Say at the end how much was loaded and launched.")
+@json_option
+@verbose_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def simulate(
+    device: str,
+    target: str | None,
+    log: Path | None,
+    summary: bool,
+    command: tuple[str, ...],
+    json: bool,
+    verbose: bool,
+) -> int:
+    """Run COMMAND under a simulated device: it loads and launches kernels, and nothing is computed.
+
+    The exit status is COMMAND's. `--json` and `--summary` say at the end, on standard error, what was recorded.
+    """
+    from .devices import find_device
+    from .environment import require_environment
+    from .simulate import run_simulated
+    from .targets import target_table
+
+    chosen = find_device(device)
+    owner = next((t.name for t in target_table().targets.values() if chosen.capability in t.devices), device)
+    environment = require_environment(target_table().find(target or owner))
+    with tempfile.TemporaryDirectory() as scratch:
+        result = run_simulated(chosen.name, environment, command, log or Path(scratch))
+    if json:
+        click.echo(json_text(result.as_dict()), err=True)
+    elif summary:
+        counts = f"{result.loads} loads, {result.launches} launches, {len(result.kernels)} kernels"
+        err().print(f"{chosen.title} (simulated): {counts}; {result.not_verified}", markup=False)
+    return result.status if result.status >= 0 else 128 - result.status
+
+
+@click.command()
+@target_argument
+@names_argument
+@click.option("--shapes", metavar="FILE", help="Shape file, or the name of a shipped one.")
+@click.option("--device", metavar="NAME", help="Device that is simulated. Default: the pack's for TARGET.")
+@click.option("--out", type=PATH, help="Folder for the wheels. Default: dist/<target>.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once. Default: the cores that may be used.")
+@click.option("--memory", type=float, help="GiB to plan with. Default: 85 % of what may be used.")
+@experimental_option
+@click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")
+@click.option("--no-wait", is_flag=True, help="Fail when another build holds a cell.")
+@installer_option
+@python_option
+@offline_option
+@json_option
+@verbose_option
+def aot(
+    target: str,
+    names: tuple[str, ...],
+    shapes: str | None,
+    device: str | None,
+    out: Path | None,
+    jobs: int | None,
+    memory: float | None,
+    experimental: bool,
+    plan_only: bool,
+    no_wait: bool,
+    installer: Installer,
+    python: str | None,
+    offline: bool,
+    json: bool,
+    verbose: bool,
+) -> None:
+    """Compile kernels ahead of time for TARGET, without a GPU, into AOT pack wheels. Resumes like `build`."""
+    from . import render
+    from .build import BuildOptions, build_wheels
+    from .components import select_cells
+    from .environment import create_environment
+    from .packs import DEFAULT_SHAPES, library_missing, pack_device
+    from .plan import make_plan
+    from .shapes import load_shapes
+    from .targets import target_table
+
+    chosen_target = target_table().find(target)
+    chosen = select_cells(chosen_target, names, os.uname().machine, experimental=experimental, packs=True)
+    for component in chosen:
+        pack_device(component, chosen_target, device)
+    if shapes and Path(shapes).is_file():
+        shapes = str(Path(shapes).absolute())  # the builds run elsewhere
+    load_shapes(shapes or DEFAULT_SHAPES)  # before anything slow
+    memory_mib = int(memory * 1024) if memory is not None else None
+    gencodes = chosen_target.gencodes
+    plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory_mib)
+    if not json:
+        render.show_plan(plan)
+    if plan_only:
+        if json:
+            print_json(plan.as_dict())
+        return
+    source = package_source(chosen_target, installer, offline, None, news)
+    environment = create_environment(chosen_target, python=python, source=source, report=news)
+    options = BuildOptions(offline=source.offline, wait=not no_wait, device=device, shapes=shapes)
+    libraries = library_missing(chosen, chosen_target, environment)
+    if libraries:
+        news(f"first the libraries that are not in dist/{chosen_target.name}: {', '.join(c.name for c in libraries)}")
+        before = make_plan(chosen_target, libraries, gencodes, jobs=jobs, memory_mib=memory_mib)
+        home = output_root() / "dist" / chosen_target.name
+        with render.progress(before, quiet=json) as observer:
+            build_wheels(chosen_target, libraries, gencodes, environment, before, home, options, observer)
+    folder = (out or (output_root() / "dist" / chosen_target.name)).absolute()
+    with render.progress(plan, quiet=json) as observer:
+        result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
+    if json:
+        print_json({"plan": plan.as_dict(), **result.as_dict()})
+    else:
+        render.show_result(result)
