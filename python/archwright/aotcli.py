@@ -14,16 +14,21 @@ from .options import (
     PATH,
     experimental_option,
     installer_option,
+    jobs_option,
     json_option,
+    memory_option,
     names_argument,
     news,
+    no_wait_option,
     offline_option,
+    out_option,
     package_source,
+    plan_option,
     python_option,
     target_argument,
     verbose_option,
 )
-from .project import output_root
+from .project import wheels_folder
 from .ui import err, print_json
 
 __all__ = ["aot", "simulate"]
@@ -73,12 +78,12 @@ def simulate(
 @names_argument
 @click.option("--shapes", metavar="FILE", help="Shape file, or the name of a shipped one.")
 @click.option("--device", metavar="NAME", help="Device that is simulated. Default: the pack's for TARGET.")
-@click.option("--out", type=PATH, help="Folder for the wheels. Default: dist/<target>.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once. Default: the cores that may be used.")
-@click.option("--memory", type=float, help="GiB to plan with. Default: 85 % of what may be used.")
+@out_option
+@jobs_option
+@memory_option
 @experimental_option
-@click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")
-@click.option("--no-wait", is_flag=True, help="Fail when another build holds a cell.")
+@plan_option
+@no_wait_option
 @installer_option
 @python_option
 @offline_option
@@ -91,7 +96,7 @@ def aot(
     device: str | None,
     out: Path | None,
     jobs: int | None,
-    memory: float | None,
+    memory: int | None,
     experimental: bool,
     plan_only: bool,
     no_wait: bool,
@@ -118,9 +123,8 @@ def aot(
     if shapes and Path(shapes).is_file():
         shapes = str(Path(shapes).absolute())  # the builds run elsewhere
     load_shapes(shapes or DEFAULT_SHAPES)  # before anything slow
-    memory_mib = int(memory * 1024) if memory is not None else None
     gencodes = chosen_target.gencodes
-    plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory_mib)
+    plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory)
     if not json:
         render.show_plan(plan)
     if plan_only:
@@ -133,11 +137,11 @@ def aot(
     libraries = library_missing(chosen, chosen_target, environment)
     if libraries:
         news(f"first the libraries that are not in dist/{chosen_target.name}: {', '.join(c.name for c in libraries)}")
-        before = make_plan(chosen_target, libraries, gencodes, jobs=jobs, memory_mib=memory_mib)
-        home = output_root() / "dist" / chosen_target.name
+        before = make_plan(chosen_target, libraries, gencodes, jobs=jobs, memory_mib=memory)
+        home = wheels_folder(chosen_target.name)
         with render.progress(before, quiet=json) as observer:
             build_wheels(chosen_target, libraries, gencodes, environment, before, home, options, observer)
-    folder = (out or (output_root() / "dist" / chosen_target.name)).absolute()
+    folder = (out or wheels_folder(chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
     if json:

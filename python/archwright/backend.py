@@ -24,11 +24,11 @@ from .environment import Environment, environment_of_prefix, use_nccl_root
 from .errors import ArchwrightError, fail
 from .finish import BuildReport, finish_metadata, finish_wheel
 from .measured import Toolchain, remember, units_for
-from .packs import jit_cache, pack_arches, pack_values, write_if_changed
+from .packs import jit_cache, pack_arches, pack_values
 from .plan import make_plan
 from .pool import Pool
 from .process import STRAY
-from .project import cache_dir, project_root
+from .project import cache_dir, project_root, write_if_changed
 from .ptxas import read_reports
 from .sources import SourceTree, fetch
 from .targets import Gencode, Target, Tier, select_gencodes, target_table
@@ -183,9 +183,10 @@ def _build_report(folder: Path, request: Request) -> BuildReport:
     rejected = folder / "rejected"
     if not request.component.has_device_code:
         return BuildReport(rejected)
-    logs = sorted((folder / "CMakeFiles" / "extension.dir").rglob("*.o.log"))
     if request.component.pack:
         logs = sorted(jit_cache(request).rglob("*.ptxas"))
+    else:
+        logs = sorted((folder / "CMakeFiles" / "extension.dir").rglob("*.o.log"))
     disassembler = request.environment.toolkit / "bin" / "nvdisasm"  # not every release's packages have it
     return BuildReport(
         rejected, read_reports(logs), disassembler if disassembler.is_file() else None, folder / "sass.json"
@@ -312,8 +313,7 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         guard / "_archwright.py", (project_root() / "csrc" / "guard" / "_archwright.py").read_text(encoding="utf-8")
     )
     launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py"))]
-    if ccache := _ccache():
-        launcher.append(ccache)
+    compile_launcher = [*launcher, *filter(None, [_ccache()])]
     values: dict[str, object] = {
         "ARCHWRIGHT_TARGET": request.target.name,
         "ARCHWRIGHT_CMAKE": project_root() / "cmake",
@@ -330,13 +330,13 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "CMAKE_CUDA_HOST_COMPILER": environment.cxx,
         "CMAKE_CUDA_ARCHITECTURES": "OFF",  # the gencodes are given whole
         "CMAKE_CUDA_RUNTIME_LIBRARY": "Shared",
-        "CMAKE_CXX_COMPILER_LAUNCHER": launcher,
-        "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
+        "CMAKE_CXX_COMPILER_LAUNCHER": compile_launcher,
+        "CMAKE_CUDA_COMPILER_LAUNCHER": compile_launcher,
         "CMAKE_CXX_FLAGS_RELEASE": "",  # each component's flags are upstream's
         "CMAKE_CUDA_FLAGS_RELEASE": "",
     }
     if component.pack:
-        values |= pack_values(folder, request, source)
+        values |= pack_values(folder, request, source, launcher)
     lines = [f'set({name} {_quote(value)} CACHE INTERNAL "" FORCE)' for name, value in values.items()]
     return write_if_changed(folder / "archwright.cmake", "\n".join(lines) + "\n")
 

@@ -22,16 +22,21 @@ from .options import (
     flavour_option,
     gencode_option,
     installer_option,
+    jobs_option,
     json_option,
+    memory_option,
     names_argument,
     news,
+    no_wait_option,
     offline_option,
+    out_option,
     package_source,
+    plan_option,
     python_option,
     target_argument,
     verbose_option,
 )
-from .project import output_root
+from .project import wheels_folder
 from .ui import err, print_error, print_json
 
 if TYPE_CHECKING:
@@ -67,7 +72,7 @@ def targets(target: str | None, json: bool, verbose: bool) -> None:
     chosen = target_table().find(target) if target else None
     cells = [cell for cell in matrix() if chosen is None or cell.target == chosen.name]
     shown = [t for t in target_table().targets.values() if chosen is None or t is chosen]
-    evidence = [record for t in shown for record in read_evidence(output_root() / "dist" / t.name)]
+    evidence = [record for t in shown for record in read_evidence(wheels_folder(t.name))]
     if json:
         print_json(render.matrix_as_dict(shown, cells, evidence))
     else:
@@ -152,12 +157,12 @@ def fetch(names: tuple[str, ...], offline: bool, bundle: Path | None, json: bool
 @target_argument
 @names_argument
 @gencode_option
-@click.option("--out", type=PATH, help="Folder for the wheels. Default: dist/<target>.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: the cores that may be used.")
-@click.option("--memory", type=float, help="GiB to plan with. Default: 85 % of what may be used.")
+@out_option
+@jobs_option
+@memory_option
 @experimental_option
-@click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")
-@click.option("--no-wait", is_flag=True, help="Fail when another build holds a cell.")
+@plan_option
+@no_wait_option
 @click.option("--no-compiler-cache", "no_cache", is_flag=True, help="Do not use ccache or sccache.")
 @flavour_option
 @click.option("--nccl-root", type=PATH, help="Use this NCCL instead of the locked one.")
@@ -173,7 +178,7 @@ def build(
     gencode: tuple[str, ...],
     out: Path | None,
     jobs: int | None,
-    memory: float | None,
+    memory: int | None,
     experimental: bool,
     plan_only: bool,
     no_wait: bool,
@@ -198,9 +203,7 @@ def build(
     chosen_target = target_table().find(target)
     chosen = select_cells(chosen_target, names, os.uname().machine, experimental=experimental)
     gencodes = select_gencodes(chosen_target, gencode)
-    plan = make_plan(
-        chosen_target, chosen, gencodes, jobs=jobs, memory_mib=int(memory * 1024) if memory is not None else None
-    )
+    plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory)
     if nccl_root:
         check_nccl_root(nccl_root)
     if not json:
@@ -212,7 +215,7 @@ def build(
     source = package_source(chosen_target, installer, offline, bundle, news, [component.name for component in chosen])
     environment = create_environment(chosen_target, python=python, source=source, flavour=flavour, report=news)
     options = BuildOptions(offline=source.offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
-    folder = (out or (output_root() / "dist" / chosen_target.name)).absolute()
+    folder = (out or wheels_folder(chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
     if json:

@@ -184,12 +184,12 @@ def freeze(
     from .environment import require_environment
     from .freeze import check_freeze, write_freeze
     from .freeze import freeze as freeze_now
-    from .project import output_root
+    from .project import wheels_folder
     from .targets import target_table
 
     chosen = target_table().find(target)
     environment = require_environment(chosen, python=python)
-    path = out or output_root() / "dist" / chosen.name / "freeze.json"
+    path = out or wheels_folder(chosen.name) / "freeze.json"
     if check:
         record = check_freeze(path, environment)
     else:

@@ -22,11 +22,16 @@ __all__ = [
     "flavour_option",
     "gencode_option",
     "installer_option",
+    "jobs_option",
     "json_option",
+    "memory_option",
     "names_argument",
     "news",
+    "no_wait_option",
     "offline_option",
+    "out_option",
     "package_source",
+    "plan_option",
     "python_option",
     "target_argument",
     "verbose_option",
@@ -51,6 +56,19 @@ installer_option = click.option(
     show_default=True,
     help="What installs the locked packages.",
 )
+out_option = click.option("--out", type=PATH, help="Folder for the wheels. Default: dist/<target>.")
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(min=1), help="Compiles at once. Default: the cores that may be used."
+)
+#: Given in GiB, received in MiB.
+memory_option = click.option(
+    "--memory",
+    type=float,
+    callback=lambda context, parameter, value: None if value is None else int(value * 1024),
+    help="GiB to plan with. Default: 85 % of what may be used.",
+)
+plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")
+no_wait_option = click.option("--no-wait", is_flag=True, help="Fail when another build holds a cell.")
 bundle_option = click.option(
     "--bundle",
     type=PATH,

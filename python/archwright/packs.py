@@ -19,11 +19,11 @@ from .components import Component, components
 from .devices import Device, find_device
 from .errors import fail
 from .process import run
-from .project import cache_dir, output_root, project_root
+from .project import cache_dir, project_root, wheels_folder, write_if_changed
 from .shapes import Shapes, load_shapes
 from .simulate import simulation
 from .sources import fetch, sha256_of
-from .targets import Target
+from .targets import Target, Tier
 
 if TYPE_CHECKING:
     from .backend import Request
@@ -37,7 +37,6 @@ __all__ = [
     "pack_arches",
     "pack_device",
     "pack_values",
-    "write_if_changed",
 ]
 
 #: The shipped shape file that is used when none is named.
@@ -109,26 +108,33 @@ def _library_wheels(library: Component, target: Target, environment: Environment
 
     version = wheel_version(library, target, target.gencodes, environment.toolkit_release)
     name = f"{library.distribution.replace('-', '_')}-{version}-*_{os.uname().machine}.whl"
-    return sorted((output_root() / "dist" / target.name).glob(name))
+    return sorted(wheels_folder(target.name).glob(name))
 
 
 def library_wheel(library: Component, request: Request) -> Path:
     """The wheel of the library whose kernels are compiled, among those built here. Raises AW708."""
     found = _library_wheels(library, request.target, request.environment)
     if not found:
-        flag = " --experimental" if request.version.endswith(".exp") else ""
         raise fail(
             "AW708",
-            found=f"no wheel of {library.distribution} in {output_root() / 'dist' / request.target.name}",
+            found=f"no wheel of {library.distribution} in {wheels_folder(request.target.name)}",
             needed=f"the library of which {request.component.name} is the AOT pack",
             why="its own host code chooses and generates the kernels",
-            fix=f"`archwright build {request.target.name} {library.name}{flag}`",
+            fix=f"`archwright build {request.target.name} {library.name}{_flag(request.target)}`",
         )
     return found[-1]
 
 
-def pack_values(folder: Path, request: Request, source: SourceTree) -> dict[str, object]:
-    """Prepare the build folder of a pack and return what CMake has to know (cmake/ArchwrightPack.cmake)."""
+def _flag(target: Target) -> str:
+    """What a command for `target` has to end with."""
+    return " --experimental" if target.tier is Tier.EXPERIMENTAL else ""
+
+
+def pack_values(folder: Path, request: Request, source: SourceTree, launcher: list[str]) -> dict[str, object]:
+    """Prepare the build folder of a pack and return what CMake has to know (cmake/ArchwrightPack.cmake).
+
+    `launcher` is the command that waits for a turn in the pool.
+    """
     component, pack = request.component, request.component.pack
     assert pack is not None
     device = pack_device(component, request.target, request.device)
@@ -147,7 +153,6 @@ def pack_values(folder: Path, request: Request, source: SourceTree) -> dict[str,
     made_with = {"compilers": cache.name, "library": stamp.read_text() if stamp.is_file() else source.sha256}
     _write_json(folder / "environment.json", made_with | {"locks": request.environment.locks})
     environment = _worker_environment(folder, request, device, toolkit, paths)
-    launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py"))]
     worker = project_root() / "csrc" / "aot" / "worker.py"
     python = request.environment.runtime / "bin" / "python"
     clean = ["env", "-i", *(f"{name}={value}" for name, value in sorted(environment.items()))]
@@ -206,8 +211,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
     """What the pack's manifest says besides its kernels."""
     component, pack = request.component, request.component.pack
     assert pack is not None
-    asked = f" --shapes {request.shapes}" if request.shapes else ""
-    flag = " --experimental" if request.version.endswith(".exp") else ""
+    command = f"archwright aot {request.target.name} {component.name} --shapes {request.shapes or 'FILE'}"
     return {
         "schema": 1,
         "distribution": component.distribution,
@@ -223,7 +227,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "model": shapes.model,
         "nvcc": request.environment.nvcc,
         "nvcc_version_text": run([toolkit / "bin" / "nvcc", "--version"]),
-        "command": f"archwright aot {request.target.name} {component.name}{asked or ' --shapes FILE'}{flag}",
+        "command": command + _flag(request.target),
         "calls": {operation.name: list(operation.calls) for operation in pack.operations},
     }
 
@@ -253,11 +257,3 @@ def _worker_environment(
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_if_changed(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
-
-
-def write_if_changed(path: Path, text: str) -> Path:
-    """Write `text` unless the file has it already, so that nothing that depends on it is made again."""
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return path

@@ -21,7 +21,9 @@ __all__ = [
     "project_root",
     "replace_text",
     "require_space",
+    "wheels_folder",
     "write_errors",
+    "write_if_changed",
 ]
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -37,6 +39,11 @@ def output_root() -> Path:
     """Where `dist/` goes: the checkout, else the working folder."""
     root = project_root()
     return root if (root / "pyproject.toml").is_file() else Path.cwd()
+
+
+def wheels_folder(target: str) -> Path:
+    """Where the wheels of `target` go unless someone says otherwise."""
+    return output_root() / "dist" / target
 
 
 def cache_path() -> Path:
@@ -78,6 +85,14 @@ def replace_text(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+def write_if_changed(path: Path, text: str) -> Path:
+    """Write `text` unless the file has it already, so that nothing that depends on it is made again."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path
 
 
 @contextlib.contextmanager
