@@ -62,11 +62,11 @@ class Caches:
             return
         tag, keys = module.KernelCache._tag_kernel_cache_entry, self._tilelang_keys
 
-        def note(cache, kernel, key, path):
+        def note(kernel, key, path):
             keys.append(os.path.relpath(path, self.folder / "tilelang"))
-            return tag(cache, kernel, key, path)
+            return tag(kernel, key, path)
 
-        module.KernelCache._tag_kernel_cache_entry = note
+        module.KernelCache._tag_kernel_cache_entry = staticmethod(note)
         module.KernelCache.archwright_watched = True
 
     def newly_used(self):
