@@ -14,6 +14,7 @@ from archwright.aotcli import aot
 from archwright.environment import Environment, create_environment
 from archwright.errors import ArchwrightError
 from archwright.evidence import write_evidence
+from archwright.shapes import load_shapes
 from archwright.simulate import run_simulated, simulation
 from archwright.targets import target_table
 
@@ -108,11 +109,11 @@ def site(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> 
     """DeepGEMM and its pack for a small shape file, installed into a folder."""
     folder = tmp_path_factory.mktemp("packs")
     shapes = folder / "small.toml"
-    dimensions = {"hidden_size": 4096, "hc_mult": 4, "q_lora_rank": 1536, "num_attention_heads": 8, "head_dim": 512}
-    dimensions |= {"n_routed_experts": 16, "moe_intermediate_size": 2048, "num_experts_per_tok": 2}
-    dimensions |= {"expert_parallel_size": 8, "fp8_granularity": 32}
-    lines = [f"{name} = {{ value = {value}, source = 'this test' }}" for name, value in dimensions.items()]
-    shapes.write_text("\n".join(['schema = 1\nmodel = "small"\n[dimensions]', *lines, "[tokens]\nall = [1, 128]\n"]))
+    # the shipped dimensions, so that kernels in the cache are found, for two token counts only
+    dimensions = load_shapes("deepseek-v4.1-flash").dimensions
+    lines = [f"{name} = {{ value = {value}, source = 'shipped' }}" for name, value in dimensions.items()]
+    phases = "[tokens]\ndecode = [1, 128]\nprefill = [1024]\n"
+    shapes.write_text("\n".join(['schema = 1\nmodel = "small"\n[dimensions]', *lines, phases]))
     command = ["archwright", "aot", "sm100", "--shapes", str(shapes), "--out", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -49,6 +49,7 @@ class Caches:
 
     def __init__(self, folder):
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)  # also when no kernel is needed: the build looks for it
         self._tilelang_keys = []
         for prefix in DEEPJIT_PREFIXES:
             os.environ[f"{prefix}_JIT_CACHE_DIR"] = str(folder / "deepjit")

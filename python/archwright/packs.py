@@ -6,6 +6,7 @@ runtime half's Python: one process an operation, in an environment made of nothi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -57,7 +58,8 @@ for word in "$@"; do
     case $word in -lineinfo | --generate-line-info) ;; *) set -- "$@" "$word" ;; esac
 done
 log={logs}/$(date +%s%N)-$$
-{nvcc} "$@" -objtemp -Xcudafe=--orig_src_path_name=/src/kernel.cu --ptxas-options=--verbose >"$log" 2>&1
+{nvcc} "$@" -objtemp -Xcudafe=--orig_src_path_name=/src/kernel.cu -Xcompiler=-ffile-prefix-map={library}=/src \\
+    --ptxas-options=--verbose >"$log" 2>&1
 status=$?
 grep -v '^ptxas info' "$log"
 if [ $status -eq 0 ]; then mv "$log" "$log.ptxas"; else rm -f "$log"; fi
@@ -89,9 +91,10 @@ def pack_arches(component: Component, target: Target, device: str | None) -> tup
 def jit_cache(request: Request) -> Path:
     """Where compiled kernels are kept between builds and between checkouts: their keys cover all that they are made of.
 
-    Each set of compilers has its own, so that a change of GCC, which no key covers, is not overlooked.
+    Each set of compilers and each wrapper has its own: no key covers GCC, nor what the wrapper adds.
     """
-    compilers = sha256_of(request.environment.compilers)[:12]
+    made_with = request.environment.compilers.read_bytes() + _WRAPPER.encode()
+    compilers = hashlib.sha256(made_with).hexdigest()[:12]
     device = pack_device(request.component, request.target, request.device).name
     return cache_dir() / "jit" / f"{request.component.name}-{request.component.version}-{device}-{compilers}"
 
@@ -145,7 +148,7 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
         paths.append(fetch(components()["engine"], offline=offline).path)
     cache = jit_cache(request)
     toolkit = _toolkit(folder, request, cache)
-    _write_facts(folder, request, shapes)
+    _write_facts(folder, request, shapes, cache)
     facts = _manifest_facts(request, device, shapes, toolkit)
     _write_json(folder / "pack.json", facts)
     stamp = folder / "library" / ".sha256"
@@ -194,17 +197,23 @@ def _toolkit(folder: Path, request: Request, cache: Path) -> Path:
         if target.name not in ("bin", "nvcc") and (not link.is_symlink() or link.readlink() != target):
             link.unlink(missing_ok=True)
             link.symlink_to(target)
-    nvcc = write_if_changed(view / "bin" / "nvcc", _WRAPPER.format(nvcc=real / "bin" / "nvcc", logs=logs))
+    nvcc = write_if_changed(view / "bin" / "nvcc", _wrapper(real / "bin" / "nvcc", logs, folder / "library"))
     nvcc.chmod(0o755)
     return view
 
 
-def _write_facts(folder: Path, request: Request, shapes: Shapes) -> None:
+def _wrapper(nvcc: Path | str, logs: Path | str, library: Path | str) -> str:
+    return _WRAPPER.format(nvcc=nvcc, logs=logs, library=library)
+
+
+def _write_facts(folder: Path, request: Request, shapes: Shapes, cache: Path) -> None:
     """What each operation's process is told; a file only changes with its content, so nothing else runs again."""
     assert request.component.pack is not None
     for operation in request.component.pack.operations:
         facts = {"operation": operation.name, "expected": request.target.name in operation.targets}
         _write_json(folder / operation.facts, facts | shapes.as_dict())
+        if not (cache / operation.name).is_dir():  # the JIT cache was emptied: what was said of it no longer holds
+            (folder / "operations" / f"{operation.name}.json").unlink(missing_ok=True)
 
 
 def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: Path) -> dict[str, Any]:
