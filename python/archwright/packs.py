@@ -23,7 +23,7 @@ from .process import run
 from .project import cache_dir, project_root, wheels_folder, write_if_changed
 from .shapes import Shapes, load_shapes
 from .simulate import simulation
-from .sources import fetch, sha256_of
+from .sources import sha256_of
 from .targets import Target, Tier
 
 if TYPE_CHECKING:
@@ -143,9 +143,6 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
     device = pack_device(component, request.target, request.device)
     shapes = load_shapes(request.shapes or DEFAULT_SHAPES)
     paths = [source.path] if pack.library is None else [_unpack_library(folder, request)]
-    offline = bool(os.environ.get("ARCHWRIGHT_OFFLINE"))
-    if pack.engine:
-        paths.append(fetch(components()["engine"], offline=offline).path)
     cache = jit_cache(request)
     toolkit = _toolkit(folder, request, cache)
     _write_facts(folder, request, shapes, cache)
@@ -156,7 +153,7 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
     made_with = {"compilers": cache.name, "library": stamp.read_text() if stamp.is_file() else source.sha256}
     _write_json(folder / "environment.json", made_with | {"locks": request.environment.locks})
     environment = _worker_environment(folder, request, device, toolkit, paths)
-    worker = project_root() / "csrc" / "aot" / "worker.py"
+    aot = project_root() / "csrc" / "aot"
     python = request.environment.runtime / "bin" / "python"
     clean = ["env", "-i", *(f"{name}={value}" for name, value in sorted(environment.items()))]
     packing = ["env", f"PYTHONPATH={Path(__file__).parents[1]}", sys.executable, "-m", "archwright.packing"]
@@ -164,8 +161,8 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
         "ARCHWRIGHT_OPERATIONS": [operation.name for operation in pack.operations],
         "ARCHWRIGHT_CASES": list(pack.cases),
         "ARCHWRIGHT_JIT_CACHE": cache,
-        "ARCHWRIGHT_WORKER": worker,
-        "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), "-B", str(worker)],
+        "ARCHWRIGHT_WORKER": [aot / "worker.py", aot / "tilelang_cache.py"],
+        "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), "-B", str(aot / "worker.py")],
         "ARCHWRIGHT_PACKING_COMMAND": packing,
         "ARCHWRIGHT_PACKAGE": component.package,
     }
@@ -228,6 +225,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "component": component.name,
         "jit": pack.jit,
         "libraries": dict(pack.libraries),
+        "optional": dict(pack.optional),
         "target": request.target.name,
         "tier": str(request.target.tier),
         "device": device.name,
