@@ -13,6 +13,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +237,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "nvcc_version_text": run([toolkit / "bin" / "nvcc", "--version"]),
         "command": command + _flag(request.target),
         "calls": {operation.name: list(operation.calls) for operation in pack.operations},
+        "unreached": [asdict(unreached) for unreached in pack.unreached],
     }
 
 
@@ -259,7 +261,8 @@ def _worker_environment(
         "ARCHWRIGHT_JIT": "off",  # another pack in the environment must not answer
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
-    return variables | simulation(device.name, environment)
+    assert request.component.pack is not None
+    return variables | simulation(device.name, environment, nccl=request.component.pack.nccl)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
