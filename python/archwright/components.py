@@ -94,7 +94,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Unreached:
-    """A call of DeepInfer whose kernels the pack cannot have, and why."""
+    """An entry point that no operation of a pack can call, and why."""
 
     call: str
     reason: str
@@ -107,7 +107,8 @@ class Pack:
     `jit` is `tilelang` or the prefix of DeepJIT's variables; `library` the component whose wheel is run, if any;
     `libraries` the distributions and versions that the kernels fit, `optional` those that need not be installed; `nccl`
     says that the operations are one rank of a group. `devices` maps each target to the device that is simulated by
-    default, `arches` compute capabilities to the architecture that upstream compiles for.
+    default, `arches` compute capabilities to the architecture that upstream compiles for. `settings` are entry points
+    that start no kernel, as upstream's source shows: they set or read something on the host.
     """
 
     jit: str
@@ -119,6 +120,7 @@ class Pack:
     arches: dict[str, str]
     operations: tuple[Operation, ...]
     nccl: bool = False
+    settings: tuple[str, ...] = ()
     unreached: tuple[Unreached, ...] = ()
 
 
@@ -329,5 +331,6 @@ def _pack(data: dict[str, Any] | None) -> Pack | None:
             for o in data["operations"]
         ),
         nccl=data.get("nccl", False),
+        settings=tuple(data.get("settings", ())),
         unreached=tuple(Unreached(**entry) for entry in data.get("unreached", ())),
     )
