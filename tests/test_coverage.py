@@ -145,6 +145,7 @@ def test_two_operations_of_one_entry_point_add_up(tmp_path: Path, make_pack: Mak
     entry = the(covered(tmp_path, "import deep_gemm\ndeep_gemm.shared()", pack))
 
     assert (entry.state, entry.cases, entry.kernels, entry.operations) == (State.PARTLY, 3, 3, ("f", "g"))
+    assert entry.reason == f"1 of 3 cases: with g: {WORDS}"  # which of g's calls said that is not known
 
 
 def test_a_recipe_alone_covers_nothing(tmp_path: Path, make_pack: MakePack) -> None:

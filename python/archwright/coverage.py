@@ -199,7 +199,7 @@ class _Join:
         self, key: str, library: str, operations: Sequence[RanOperation], outcomes: Counter[str], kernels: int
     ) -> tuple[State, str]:
         if outcomes:
-            return _state_of_cases(operations, outcomes, kernels)
+            return _state_of_cases(key, operations, outcomes, kernels)
         recipe = self._libraries.get(library)
         if recipe is not None and (cell := _cell(recipe, self._target)).state is CellState.REFUSED:
             return (State.NO_KERNEL if recipe.has_device_code else State.REFUSED), cell.reason
@@ -237,9 +237,11 @@ class _Join:
         return State.UNKNOWN, f"no wheel of {recipe.name}: `archwright build {self._target.name} {recipe.name}`"
 
 
-def _state_of_cases(operations: Sequence[RanOperation], outcomes: Counter[str], kernels: int) -> tuple[State, str]:
+def _state_of_cases(
+    key: str, operations: Sequence[RanOperation], outcomes: Counter[str], kernels: int
+) -> tuple[State, str]:
     total, compiled = outcomes.total(), outcomes[COMPILED]
-    words = next((reason for operation in operations for reason in operation.reasons), "")
+    words = next((_said(operation, key) for operation in operations if operation.reasons), "")
     if compiled == total:
         if kernels:
             return State.COVERED, ""
@@ -250,6 +252,12 @@ def _state_of_cases(operations: Sequence[RanOperation], outcomes: Counter[str], 
         return State.NO_KERNEL, words
     others = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     return State.UNKNOWN, f"{others}{': ' if words else ''}{words}"
+
+
+def _said(operation: RanOperation, key: str) -> str:
+    """Upstream's words. An operation named otherwise calls more than `key`, and another call may have said them."""
+    own = operation.name == key.rpartition(".")[2]
+    return operation.reasons[0] if own else f"with {operation.name}: {operation.reasons[0]}"
 
 
 def _by_name[T](pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
