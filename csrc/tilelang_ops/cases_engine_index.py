@@ -1,7 +1,5 @@
 """DeepInfer's own ops on indices, metadata and embeddings."""
 
-import functools
-
 from case_tools import (
     COMPRESS_RATIOS,
     blocks_per_sequence,
@@ -9,7 +7,6 @@ from case_tools import (
     empty,
     float32,
     int32,
-    one_case,
     per_tokens,
     swa_block,
 )
@@ -243,13 +240,3 @@ def image_embeds(model):
         )  # fmt: skip
 
     yield from per_tokens(model, call, "prefill")
-
-
-def detect_outlier(model):
-    """detect_outlier_and_abort: nobody calls it in this release; kept for the debugging that it is for."""
-
-    def call(dtype):
-        op("outlier_detection", "detect_outlier_and_abort")(empty(model.hidden_size, dtype=dtype))
-
-    for dtype in ("bfloat16", "float32"):
-        yield from one_case(functools.partial(call, dtype), dtype=dtype)

@@ -6,17 +6,6 @@ from case_tools import boolean, empty, float32, int32, per_tokens
 from engine_import import op
 
 
-def random_sampling(model):
-    """layers/tilelang_ops/random_sampling.py: both namespaces of its random numbers."""
-
-    def call(tokens, nextn):
-        sample = op("random_sampling", "random_sampling")
-        sample(float32(tokens, model.vocab_size), empty(tokens, dtype="uint64"), int32(tokens), is_nextn_predict=nextn)
-
-    for nextn in (False, True):
-        yield from per_tokens(model, call, "decode", nextn=nextn)
-
-
 def sum_smaller_probs(model):
     """layers/sampler.py: probability mass below the sampled token."""
 

@@ -165,6 +165,17 @@ def engram_hash(model):
         yield from per_tokens(model, call, images=images)
 
 
+def engram_offsets(model):
+    """v4_modules/engram_metadata.py, once: torch's own operations, no kernel of TileLang."""
+
+    def call():
+        from tile_kernels.torch import engram
+
+        engram.make_offsets(int32(model.engram_layers, model.engram_max_ngram_size - 1, model.engram_n_heads))
+
+    yield from one_case(call, layers=model.engram_layers, heads=model.engram_n_heads)
+
+
 def engram_fused_weight(model):
     """v4_modules/engram.py:Engram, once per layer when the model is loaded."""
 
