@@ -1,8 +1,8 @@
-# How an AOT pack is made: one custom command an operation runs upstream's host code under the simulated device, one
-# more collects the kernels.
+# How an AOT pack is made: custom commands run upstream's host code under the simulated device, a process for one
+# operation or for several, and one more collects the kernels.
 #
 # The build backend (python/archwright/packs.py) passes these in an initial cache:
-#   ARCHWRIGHT_OPERATIONS       names, from the recipe     ARCHWRIGHT_CASES            case files, the first is run
+#   ARCHWRIGHT_PROCESSES        names, from the recipe     ARCHWRIGHT_CASES            case files, the first is run
 #   ARCHWRIGHT_JIT_CACHE        folder of compiled kernels ARCHWRIGHT_WORKER           files of csrc/aot
 #   ARCHWRIGHT_WORKER_COMMAND   launcher, environment and interpreter in front of the worker's arguments
 #   ARCHWRIGHT_PACKING_COMMAND  what collects              ARCHWRIGHT_PACKAGE          the package in the wheel
@@ -20,16 +20,16 @@ function(archwright_pack)
     list(TRANSFORM ARCHWRIGHT_CASES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/" OUTPUT_VARIABLE cases)
     list(GET cases 0 first)
     set(results)
-    foreach(operation IN LISTS ARCHWRIGHT_OPERATIONS)
-        set(facts "${CMAKE_BINARY_DIR}/cases/${operation}.json")
-        set(result "${CMAKE_BINARY_DIR}/operations/${operation}.json")
+    foreach(process IN LISTS ARCHWRIGHT_PROCESSES)
+        set(facts "${CMAKE_BINARY_DIR}/cases/${process}.json")
+        set(result "${CMAKE_BINARY_DIR}/operations/${process}.json")
         add_custom_command(
             OUTPUT "${result}"
             COMMAND
-                ${ARCHWRIGHT_WORKER_COMMAND} --cases "${first}" --cache "${ARCHWRIGHT_JIT_CACHE}/${operation}" -c
+                ${ARCHWRIGHT_WORKER_COMMAND} --cases "${first}" --cache "${ARCHWRIGHT_JIT_CACHE}/${process}" -c
                 "${facts}" -o "${result}"
             DEPENDS "${facts}" ${cases} ${ARCHWRIGHT_WORKER} "${CMAKE_BINARY_DIR}/environment.json"
-            COMMENT "Compiling the kernels of ${operation}"
+            COMMENT "Compiling the kernels of ${process}"
             VERBATIM
         )
         list(APPEND results "${result}")

@@ -78,5 +78,5 @@ def test_what_does_not_fit_is_damaged_and_names_the_file(data: bytes, says: str)
     ],
 )
 def test_a_report_about_other_code_is_not_taken(report: Report, stores: int | None) -> None:
-    code = read_device_code({"a.cubin": CODE}).with_reports({(report.name, report.arch): report})
+    code = read_device_code({"a.cubin": CODE}).with_reports({report.key: report})
     assert code.kernels[0].spill_stores == stores

@@ -114,4 +114,18 @@ def test_logs_are_read_together_and_one_that_is_gone_counts_as_empty(tmp_path: P
     (tmp_path / "b.o.log").write_bytes(b"\xff\xfe" + TWO_ARCHES.replace("_Z1gv", "_Z1xv").encode())
     found = read_reports([tmp_path / "a.o.log", tmp_path / "b.o.log", tmp_path / "gone.o.log"])
     assert len(found) == 5
-    assert found["_Z1xv", "sm_103a"].spill_stores == 72
+    (other,) = (report for report in found.values() if (report.name, report.arch) == ("_Z1xv", "sm_103a"))
+    assert other.spill_stores == 72
+
+
+def test_kernels_of_one_name_are_told_apart_and_of_two_alike_the_worse_counts(tmp_path: Path) -> None:
+    """TileLang calls the kernels of every shape the same."""
+    for name, (registers, spilled) in {"a": (80, 0), "b": (80, 8), "c": (80, 4), "d": (96, 0)}.items():
+        (tmp_path / name).write_text(
+            "ptxas info    : Compiling entry function '_rope_kernel' for 'sm_100a'\n"
+            "ptxas info    : Function properties for _rope_kernel\n"
+            f"    0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads\n"
+            f"ptxas info    : Used {registers} registers, used 0 barriers\n"
+        )
+    found = read_reports(sorted(tmp_path.iterdir()))
+    assert {report.registers: report.spill_stores for report in found.values()} == {80: 8, 96: 0}

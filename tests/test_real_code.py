@@ -213,7 +213,7 @@ def test_cubins_and_libraries_read_as_pyelftools_reads_them(form: str, make: Cal
 @pytest.mark.parametrize("flags", [FORMS["default"], FORMS["two arches and PTX"]])
 def test_the_compilers_report_belongs_to_the_cubins(flags: tuple[str, ...], make: Callable[..., Made]) -> None:
     _, said, code = make(*flags, "-maxrregcount=64")
-    full = code.with_reports({(report.name, report.arch): report for report in read_report(said)})
+    full = code.with_reports({report.key: report for report in read_report(said)})
 
     assert all(kernel.spill_stores is not None for kernel in full.kernels)
     assert {k.name for k in full.kernels if k.spill_stores} == {"_Z5spillPfPKfi"}
@@ -236,7 +236,7 @@ def test_h1_setmaxnreg_that_ptxas_ignores_is_told(
 ) -> None:
     flags = (*A100, "-gencode", "arch=compute_103a,code=sm_103a")
     library, said, code = make(*flags, source=REGISTERS.replace("BOUNDS", bounds))
-    code = code.with_reports({(report.name, report.arch): report for report in read_report(said)})
+    code = code.with_reports({report.key: report for report in read_report(said)})
     code = count_instructions(code, {"k.so": library.read_bytes()}, cuda.toolkit / "bin" / "nvdisasm")
 
     mine = [kernel for kernel in code.kernels if kernel.name == "_Z5movesPfi"]

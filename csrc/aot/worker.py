@@ -1,16 +1,17 @@
-"""Runs the cases of one operation under the simulated device and writes down which kernels they used.
+"""Runs the cases of operations under the simulated device and writes down which kernels they used.
 
-The build of an AOT pack starts it once per operation, with the Python of the runtime half: upstream's own host code
-chooses its kernels and compiles them into the caches that this script names. Nothing of `archwright` is imported.
+The build of an AOT pack starts it once per process of the recipe, with the Python of the runtime half: upstream's own
+host code chooses its kernels and compiles them into the caches that this script names. Nothing of `archwright` is
+imported.
 
 A case file has one generator function per operation, named as in component.toml. It is given the model and yields
 `(shape, call)`: the numbers that make the case, and a callable of no arguments that makes the inputs and calls
 upstream's public entry point. Functions whose name starts with an underscore are its own business.
 
-    worker.py --cases aot_cases.py --cache FOLDER -c cases/OP.json -o ops/OP.json
+    worker.py --cases aot_cases.py --cache FOLDER -c cases/NAME.json -o operations/NAME.json
 
-The file after -c holds {"operation", "expected", "dimensions", "tokens"}; `expected` says whether this target has the
-operation's kernels. Where it has, a case that raises is an error (status 1); where it has not, upstream's words are
+The file after -c holds {"operations", "dimensions", "tokens"}; `expected` of an operation says whether this target has
+its kernels. Where it has, a case that raises is an error (status 1); where it has not, upstream's words are
 kept. The result is written whole or not at all.
 """
 
@@ -115,6 +116,10 @@ def words(error):
     return text.partition("C++ CapturedTraceback")[0].replace(str(Path.home()), "~")[:400]
 
 
+def outcome(cases):
+    return {"cases": cases, "kernels": sorted({name for case in cases for name in case["kernels"]})}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=Path, required=True)
@@ -126,18 +131,19 @@ def main():
         sys.exit("worker.py: not under the simulated device")
     facts = json.loads(options.facts.read_text())
     caches = Caches(options.cache)
-    operation = getattr(load(options.cases), facts["operation"])
+    cases, model = load(options.cases), Model(facts)
     try:
-        cases = run(operation, Model(facts), caches, facts["expected"])
+        results = [
+            {"operation": name} | outcome(run(getattr(cases, name), model, caches, known["expected"]))
+            for name, known in facts["operations"].items()
+        ]
     except Exception:
         traceback.print_exc()
         sys.exit(1)
-    if not cases:
-        sys.exit(f"worker.py: {facts['operation']} has no case for these shapes")
-    kernels = sorted({name for case in cases for name in case["kernels"]})
-    result = {"operation": facts["operation"], "cases": cases, "kernels": kernels}
+    if empty := [result["operation"] for result in results if not result["cases"]]:
+        sys.exit(f"worker.py: no case for these shapes: {', '.join(empty)}")
     part = options.out.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1) + "\n")
+    part.write_text(json.dumps(results, indent=1) + "\n")
     part.replace(options.out)
 
 

@@ -38,18 +38,18 @@ class CellState(StrEnum):
 class Unit:
     """One translation unit: path inside the source tree, seconds on one core and peak memory in MiB.
 
-    Seconds are for one gencode; device code takes that long again for each further gencode. `operation` is the name
-    of the AOT pack's operation that the unit stands for, if it is no file of sources.
+    Seconds are for one gencode; device code takes that long again for each further gencode. `process` is the name of
+    the AOT pack's process that the unit stands for, if it is no file of sources.
     """
 
     path: str
     seconds: float
     mib: int
-    operation: str = ""
+    process: str = ""
 
     @property
     def label(self) -> str:
-        return self.operation or self.path
+        return self.process or self.path
 
     @property
     def is_device(self) -> bool:
@@ -76,20 +76,16 @@ class Cell:
 class Operation:
     """One operation of an AOT pack: a generator function of its case files, and the entry points that it calls.
 
-    `targets` are those that have kernels for it. Seconds are wall time of all its cases with an empty JIT cache, `mib`
-    the peak memory of the process with its compilers.
+    `process` is the name of the process that runs it, its own or one for several. `targets` are those that have kernels
+    for it. Seconds are wall time of all its cases with an empty JIT cache, `mib` the peak memory with its compilers.
     """
 
     name: str
+    process: str
     calls: tuple[str, ...]
     targets: tuple[str, ...]
     seconds: float
     mib: int
-
-    @property
-    def facts(self) -> str:
-        """Path in the build folder of what its process is told."""
-        return f"cases/{self.name}.json"
 
 
 @dataclass(frozen=True)
@@ -122,6 +118,20 @@ class Pack:
     nccl: bool = False
     settings: tuple[str, ...] = ()
     unreached: tuple[Unreached, ...] = ()
+
+    @property
+    def processes(self) -> dict[str, tuple[Operation, ...]]:
+        """What runs together, by the process's name."""
+        names = dict.fromkeys(operation.process for operation in self.operations)
+        return {name: tuple(op for op in self.operations if op.process == name) for name in names}
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Its processes as units of a build; their paths are those of what each is told, in the build folder."""
+        return tuple(
+            Unit(f"cases/{name}.json", sum(op.seconds for op in together), max(op.mib for op in together), name)
+            for name, together in self.processes.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -273,7 +283,6 @@ def _load(path: Path) -> Component:
             fix="correct the recipe",
         )
     wheel, pack = data["wheel"], _pack(data.get("pack"))
-    operations = pack.operations if pack else ()
     return Component(
         name=data["name"],
         distribution=data["distribution"],
@@ -296,8 +305,7 @@ def _load(path: Path) -> Component:
         max_mib=wheel["max_mib"],
         extension=data.get("extension"),
         nvcc_floor=data.get("nvcc_floor"),
-        units=tuple(Unit(op.facts, op.seconds, op.mib, op.name) for op in operations)
-        or tuple(Unit(**unit) for unit in data.get("units", ())),
+        units=pack.units if pack else tuple(Unit(**unit) for unit in data.get("units", ())),
         bundles=tuple(data.get("bundles", ())),
         cells=tuple(
             Cell(
@@ -327,7 +335,9 @@ def _pack(data: dict[str, Any] | None) -> Pack | None:
         devices=data["devices"],
         arches=data["arches"],
         operations=tuple(
-            Operation(o["name"], tuple(o["calls"]), tuple(o["targets"]), o["seconds"], o["mib"])
+            Operation(
+                o["name"], o.get("process", o["name"]), tuple(o["calls"]), tuple(o["targets"]), o["seconds"], o["mib"]
+            )
             for o in data["operations"]
         ),
         nccl=data.get("nccl", False),

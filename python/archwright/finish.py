@@ -30,7 +30,7 @@ from .gates import gate_error, missing_files, refusal
 from .inspection import Promise, inspect_wheel, unreadable
 from .kernels import DeviceCode, has_host_code, read_device_code
 from .project import write_errors
-from .ptxas import Report
+from .ptxas import Key, Report
 from .sass import count_instructions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class BuildReport:
     """
 
     rejected: Path
-    ptxas: Mapping[tuple[str, str], Report] = field(default_factory=dict)
+    ptxas: Mapping[Key, Report] = field(default_factory=dict)
     disassembler: Path | None = None
     counts: Path | None = None
 

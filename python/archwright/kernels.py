@@ -10,7 +10,7 @@ from typing import Any
 from .cubin import Cubin, Kernel, ptx_arch, read_cubin
 from .elf import CUDA, SECTION_PROGBITS, Damaged, Dynamic, Elf
 from .fatbin import MAGIC, Entry, Kind, read_fatbin
-from .ptxas import Report
+from .ptxas import Key, Report
 
 __all__ = [
     "Binary",
@@ -88,14 +88,16 @@ class DeviceCode:
     ptx: tuple[Ptx, ...]
     kernels: tuple[KernelFacts, ...]
 
-    def with_reports(self, reports: Mapping[tuple[str, str], Report]) -> DeviceCode:
+    def with_reports(self, reports: Mapping[Key, Report]) -> DeviceCode:
         """The same with the spills of `reports`. A report about other code than the cubin's is not taken."""
-        return replace(self, kernels=tuple(_with_report(kernel, reports.get(kernel.key)) for kernel in self.kernels))
+        return replace(self, kernels=tuple(_with_report(kernel, reports) for kernel in self.kernels))
 
     def with_record(self, recorded: Iterable[Mapping[str, Any]]) -> DeviceCode:
         """The same with what the build wrote into archwright.json: spills and instruction counts."""
-        known = {(entry["name"], entry["arch"]): entry for entry in recorded}
-        return replace(self, kernels=tuple(_with_entry(kernel, known.get(kernel.key)) for kernel in self.kernels))
+        known: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+        for entry in recorded:
+            known.setdefault(_code_of(entry), []).append(entry)
+        return replace(self, kernels=tuple(_with_entry(kernel, known) for kernel in self.kernels))
 
 
 def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
@@ -185,21 +187,28 @@ def _facts(member: str, cubin: Cubin, kernel: Kernel) -> KernelFacts:
     return KernelFacts(member=member, arch=cubin.arch, toolkit=cubin.toolkit, **asdict(kernel))
 
 
-def _with_report(kernel: KernelFacts, report: Report | None) -> KernelFacts:
-    if report is None or (report.registers, report.stack) != (kernel.registers, kernel.stack):
+def _with_report(kernel: KernelFacts, reports: Mapping[Key, Report]) -> KernelFacts:
+    report = reports.get((*kernel.key, kernel.registers, kernel.stack))
+    if report is None:
         return kernel
     return replace(kernel, spill_stores=report.spill_stores, spill_loads=report.spill_loads, losses=report.losses)
 
 
-def _with_entry(kernel: KernelFacts, entry: Mapping[str, Any] | None) -> KernelFacts:
+def _code_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a kernel's name and its code's size and resources say; several kernels of TileLang may share it."""
+    return tuple(str(entry.get(name)) for name in ("name", "arch", "registers", "stack", "code"))
+
+
+def _with_entry(kernel: KernelFacts, known: Mapping[tuple[str, ...], list[Mapping[str, Any]]]) -> KernelFacts:
     """Anybody may have written the record: what is not of the right kind counts as not recorded."""
-    same = ("registers", "stack", "code")
-    if entry is None or any(entry.get(field) != getattr(kernel, field) for field in same):
+    entries = known.get(_code_of(vars(kernel)), [])
+    if not entries:
         return kernel
     stores, loads = (
-        value if isinstance(value := entry.get(f"spill_{what}"), int) else None for what in ("stores", "loads")
+        max((value for entry in entries if isinstance(value := entry.get(f"spill_{what}"), int)), default=None)
+        for what in ("stores", "loads")
     )
-    losses, families = entry.get("losses"), entry.get("instructions")
+    losses, families = entries[0].get("losses"), entries[0].get("instructions")
     return replace(
         kernel,
         spill_stores=stores,

@@ -1,7 +1,7 @@
 """Collects the kernels of an AOT pack out of the JIT caches into the package that goes into its wheel.
 
 Run by CMake (cmake/ArchwrightPack.cmake) with the toolchain half's Python: `python -m archwright.packing BUILD CACHE
-PACKAGE`. BUILD has `pack.json` and the result of each operation; CACHE has each operation's JIT caches.
+PACKAGE`. BUILD has `pack.json` and the result of each process; CACHE has each process's JIT caches.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ _KEPT_OPTIONS = "compiler_options"
 def collect(build: Path, cache: Path, package: str) -> Path:
     """Write `BUILD/pack/PACKAGE` anew and return its manifest. Raises Damaged for an entry that is not whole."""
     facts = json.loads((build / "pack.json").read_text(encoding="utf-8"))
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((build / "operations").glob("*.json"))]
-    results = [r | {"calls": facts["calls"][r["operation"]]} for r in results if r["operation"] in facts["calls"]]
+    results = [
+        result | {"calls": facts["calls"][result["operation"]], "process": process}
+        for process in facts["processes"]
+        for result in json.loads((build / "operations" / f"{process}.json").read_text(encoding="utf-8"))
+    ]
     place = build / "pack" / package
     shutil.rmtree(build / "pack", ignore_errors=True)
     root = place / "root"
@@ -38,7 +41,7 @@ def collect(build: Path, cache: Path, package: str) -> Path:
     entries: dict[str, Path] = {}
     for result in results:
         for name in result["kernels"]:
-            entries.setdefault(name, cache / result["operation"] / name)
+            entries.setdefault(name, cache / result["process"] / name)
     for name, source in entries.items():
         _copy_entry(source, root / name)
     kernels = [kernel for name in sorted(entries) for kernel in _kernels(root / name, name)]
@@ -49,7 +52,7 @@ def collect(build: Path, cache: Path, package: str) -> Path:
     }
     used = {name: [r["operation"] for r in results if name in r["kernels"]] for name in entries}
     manifest = {
-        **{key: value for key, value in facts.items() if key != "calls"},
+        **{key: value for key, value in facts.items() if key not in ("calls", "processes")},
         "operations": [{"name": r["operation"], "calls": r["calls"], "cases": r["cases"]} for r in results],
         "kernels": [kernel | {"operations": used[kernel["entry"]]} for kernel in kernels],
         "files": files,

@@ -60,7 +60,7 @@ for word in "$@"; do
 done
 log={logs}/$(date +%s%N)-$$
 {nvcc} "$@" -objtemp -Xcudafe=--orig_src_path_name=/src/kernel.cu -Xcompiler=-ffile-prefix-map={library}=/src \\
-    --ptxas-options=--verbose >"$log" 2>&1
+    -Xcompiler=-ffile-prefix-map={runtime}=/src --ptxas-options=--verbose >"$log" 2>&1
 status=$?
 grep -v '^ptxas info' "$log"
 if [ $status -eq 0 ]; then mv "$log" "$log.ptxas"; else rm -f "$log"; fi
@@ -150,7 +150,7 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
     facts = _manifest_facts(request, device, shapes, toolkit)
     _write_json(folder / "pack.json", facts)
     stamp = folder / "library" / ".sha256"
-    # what every operation depends on besides its own facts
+    # what every process depends on besides its own facts
     made_with = {"compilers": cache.name, "library": stamp.read_text() if stamp.is_file() else source.sha256}
     _write_json(folder / "environment.json", made_with | {"locks": request.environment.locks})
     environment = _worker_environment(folder, request, device, toolkit, paths)
@@ -159,11 +159,11 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
     clean = ["env", "-i", *(f"{name}={value}" for name, value in sorted(environment.items()))]
     packing = ["env", f"PYTHONPATH={Path(__file__).parents[1]}", sys.executable, "-m", "archwright.packing"]
     return {
-        "ARCHWRIGHT_OPERATIONS": [operation.name for operation in pack.operations],
+        "ARCHWRIGHT_PROCESSES": list(pack.processes),
         "ARCHWRIGHT_CASES": list(pack.cases),
         "ARCHWRIGHT_JIT_CACHE": cache,
         "ARCHWRIGHT_WORKER": [aot / "worker.py", aot / "tilelang_cache.py"],
-        "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), "-B", str(aot / "worker.py")],
+        "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), str(aot / "worker.py")],
         "ARCHWRIGHT_PACKING_COMMAND": packing,
         "ARCHWRIGHT_PACKAGE": component.package,
     }
@@ -195,23 +195,25 @@ def _toolkit(folder: Path, request: Request, cache: Path) -> Path:
         if target.name not in ("bin", "nvcc") and (not link.is_symlink() or link.readlink() != target):
             link.unlink(missing_ok=True)
             link.symlink_to(target)
-    nvcc = write_if_changed(view / "bin" / "nvcc", _wrapper(real / "bin" / "nvcc", logs, folder / "library"))
+    wrapper = _WRAPPER.format(
+        nvcc=real / "bin" / "nvcc",
+        logs=logs,
+        library=folder / "library",
+        runtime=request.environment.runtime / "lib" / "python3.12" / "site-packages",
+    )
+    nvcc = write_if_changed(view / "bin" / "nvcc", wrapper)
     nvcc.chmod(0o755)
     return view
 
 
-def _wrapper(nvcc: Path | str, logs: Path | str, library: Path | str) -> str:
-    return _WRAPPER.format(nvcc=nvcc, logs=logs, library=library)
-
-
 def _write_facts(folder: Path, request: Request, shapes: Shapes, cache: Path) -> None:
-    """What each operation's process is told; a file only changes with its content, so nothing else runs again."""
+    """What each process is told; a file only changes with its content, so nothing else runs again."""
     assert request.component.pack is not None
-    for operation in request.component.pack.operations:
-        facts = {"operation": operation.name, "expected": request.target.name in operation.targets}
-        _write_json(folder / operation.facts, facts | shapes.as_dict())
-        if not (cache / operation.name).is_dir():  # the JIT cache was emptied: what was said of it no longer holds
-            (folder / "operations" / f"{operation.name}.json").unlink(missing_ok=True)
+    for name, together in request.component.pack.processes.items():
+        operations = {operation.name: {"expected": request.target.name in operation.targets} for operation in together}
+        _write_json(folder / "cases" / f"{name}.json", {"operations": operations} | shapes.as_dict())
+        if not (cache / name).is_dir():  # the JIT cache was emptied: what was said of it no longer holds
+            (folder / "operations" / f"{name}.json").unlink(missing_ok=True)
 
 
 def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: Path) -> dict[str, Any]:
@@ -236,6 +238,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "nvcc": request.environment.nvcc,
         "nvcc_version_text": run([toolkit / "bin" / "nvcc", "--version"]),
         "command": command + _flag(request.target),
+        "processes": list(pack.processes),
         "calls": {operation.name: list(operation.calls) for operation in pack.operations},
         "unreached": [asdict(unreached) for unreached in pack.unreached],
     }
@@ -254,6 +257,7 @@ def _worker_environment(
         "LC_ALL": "C.UTF-8",
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "PYTHONHASHSEED": "0",
+        "PYTHONPYCACHEPREFIX": str(folder / "pycache"),  # most of a process's time are imports
         "CUDA_HOME": str(toolkit),
         "NVCC_CCBIN": str(environment.cxx),
         "CXX": str(environment.cxx),

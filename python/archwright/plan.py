@@ -63,7 +63,7 @@ class Plan:
     components: tuple[str, ...]
     host_files: int
     device_files: int
-    operations: int
+    processes: int
     jobs: int
     memory_mib: int
     peak_mib: int
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def files(self) -> int:
-        return self.host_files + self.device_files + self.operations
+        return self.host_files + self.device_files + self.processes
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,9 +121,9 @@ def make_plan(
         tier=str(target.tier),
         gencodes=tuple(g.name for g in gencodes),
         components=tuple(component.name for component in chosen),
-        host_files=sum(not unit.is_device and not unit.operation for unit in units),
+        host_files=sum(not unit.is_device and not unit.process for unit in units),
         device_files=sum(unit.is_device for unit in units),
-        operations=sum(bool(unit.operation) for unit in units),
+        processes=sum(bool(unit.process) for unit in units),
         jobs=jobs,
         memory_mib=budget,
         peak_mib=min(sum(peaks), budget),

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-__all__ = ["Report", "read_report", "read_reports"]
+__all__ = ["Key", "Report", "read_report", "read_reports"]
+
+#: Kernel, architecture, registers, bytes of stack.
+Key = tuple[str, str, int, int]
 
 _COMPILING = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>sm_\d+[af]?)'")
 _PROPERTIES = re.compile(r"Function properties for (?P<name>\S+)")
@@ -36,16 +39,25 @@ class Report:
     spill_loads: int = 0
     losses: tuple[str, ...] = ()
 
+    @property
+    def key(self) -> Key:
+        """Kernels of TileLang have one name for many shapes: what else is known of the code is part of the key."""
+        return self.name, self.arch, self.registers, self.stack
 
-def read_reports(logs: Iterable[Path]) -> dict[tuple[str, str], Report]:
-    """The reports of all `logs` by (kernel, architecture). A log that cannot be read counts as empty."""
-    found = {}
+    def spills(self) -> int:
+        return self.spill_stores + self.spill_loads
+
+
+def read_reports(logs: Iterable[Path]) -> dict[Key, Report]:
+    """The reports of all `logs`. A log that cannot be read counts as empty; of two with one key the worse counts."""
+    found: dict[Key, Report] = {}
     for path in logs:
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found.update({(report.name, report.arch): report for report in read_report(text)})
+        for report in read_report(text):
+            found[report.key] = max(report, found.get(report.key, report), key=Report.spills)
     return found
 
 

@@ -144,8 +144,8 @@ def show_plan(plan: Plan) -> None:
     arches = f" for {', '.join(plan.gencodes)}" if plan.device_files else ""
     if plan.device_files or plan.host_files:
         out().print(f"  files      {plan.device_files} device{arches}, {plan.host_files} host")
-    if plan.operations:
-        out().print(f"  operations {plan.operations} of AOT packs, a process each")
+    if plan.processes:
+        out().print(f"  processes  {plan.processes} that run the operations of AOT packs")
     out().print(
         f"  memory     up to {plan.peak_mib / 1024:.1f} of {plan.memory_mib / 1024:.1f} GiB; largest: {plan.largest}"
     )
