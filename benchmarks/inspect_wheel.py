@@ -19,7 +19,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from archwright.environment import create_environment
+from archwright.environment import require_environment
 from archwright.targets import target_table
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     arguments = parser.parse_args()
 
-    tools = create_environment(target_table().targets["sm100"], offline=True).toolkit / "bin"
+    tools = require_environment(target_table().targets["sm100"]).toolkit / "bin"
     module = next(name for name in zipfile.ZipFile(arguments.wheel).namelist() if name.endswith(".so"))
     archwright = [Path(sys.executable).with_name("archwright"), "inspect", arguments.wheel]
     times: dict[str, list[float]] = {"archwright": [], "archwright --json": [], "unzip + cuobjdump": []}
