@@ -104,6 +104,10 @@ class PythonTree:
         assert found is not None
         return found
 
+    def defines(self, name: str) -> bool:
+        """Whether `name` is a module, class or function of this tree."""
+        return name in self.modules or name in self._classes or name in self._functions
+
     def values(self, node: ast.expr, scope: Scope) -> _Values:
         """What the expression `node` in `scope` may stand for."""
         key = id(node)
@@ -128,7 +132,7 @@ class PythonTree:
 
     def resolve(self, name: str) -> _Values:
         """What the dotted `name` stands for, re-exports followed; itself when it leads out of the tree."""
-        if name in self.modules or name in self._classes or name in self._functions:
+        if self.defines(name):
             return frozenset([Value(name)])
         parent, _, last = name.rpartition(".")
         if parent in self.modules:
