@@ -65,7 +65,7 @@ class Row:
     pack: tuple[Side, ...]
 
     def median(self, side: str, figure: str = "calls") -> float:
-        return statistics.median(getattr(taken, figure) for taken in getattr(self, side))
+        return float(statistics.median(getattr(taken, figure) for taken in getattr(self, side)))
 
     @property
     def ratio(self) -> float | None:
@@ -137,19 +137,15 @@ def _only_pack(component: Component, target: str) -> Path:
 
 
 def _paths(component: Component, target: str, work: Path) -> tuple[Path, ...]:
-    """The library as it was built here, or its source, and DeepInfer's where the cases import it."""
+    """The library as it was built here, or its source."""
     assert component.pack is not None
     if component.pack.library is None:
-        paths = [fetch(component, offline=True).path]
-    else:
-        library = components()[component.pack.library]
-        wheels = sorted(wheels_folder(target).glob(f"{library.distribution.replace('-', '_')}-{library.version}+*.whl"))
-        if not wheels:
-            raise SystemExit(f"no wheel of {library.name} in dist/{target}: `archwright build {target} {library.name}`")
-        paths = [_unpack(wheels[0], work / "library")]
-    if component.pack.engine:
-        paths.append(fetch(components()["engine"], offline=True).path)
-    return tuple(paths)
+        return (fetch(component, offline=True).path,)
+    library = components()[component.pack.library]
+    wheels = sorted(wheels_folder(target).glob(f"{library.distribution.replace('-', '_')}-{library.version}+*.whl"))
+    if not wheels:
+        raise SystemExit(f"no wheel of {library.name} in dist/{target}: `archwright build {target} {library.name}`")
+    return (_unpack(wheels[0], work / "library"),)
 
 
 def _unpack(wheel: Path, folder: Path) -> Path:
@@ -190,7 +186,7 @@ def _run(setting: Setting, side: str, operation: str) -> Side:
         command = [
             str(setting.environment.runtime / "bin" / "python"),
             str(Path(__file__).with_name("first_call.py")),
-            str(root / "csrc" / "aot" / "worker.py"),
+            str(root / "csrc" / "aot"),
             str(root / "csrc" / setting.component.name / setting.component.pack.cases[0]),
             *(str(home / "facts.json"), setting.which),
         ]
@@ -222,7 +218,8 @@ def _variables(setting: Setting, side: str, home: Path) -> dict[str, str]:
         variables |= {"PATH": path, "ARCHWRIGHT_JIT": "off", "CUDA_HOME": str(toolkit)}
         variables |= {"NVCC_CCBIN": str(cxx), "CXX": str(cxx), "CC": str(environment.cc)}
     variables["PYTHONPATH"] = os.pathsep.join(map(str, paths))
-    return variables | simulation(setting.manifest.device, environment)
+    assert setting.component.pack is not None
+    return variables | simulation(setting.manifest.device, environment, nccl=setting.component.pack.nccl)
 
 
 def _show_summary(rows: list[Row]) -> None:

@@ -2,11 +2,10 @@
 
     first_call.py WORKER CASES FACTS all|first
 
-WORKER is csrc/aot/worker.py (it reads case files and models), CASES the pack's first case file, FACTS a JSON file with
-{"operation", "dimensions", "tokens"}. Prints one JSON object.
+WORKER is csrc/aot, whose worker.py reads case files and models, CASES the pack's first case file, FACTS a JSON file
+with {"operation", "dimensions", "tokens"}. Prints one JSON object.
 """
 
-import importlib.util
 import json
 import sys
 import time
@@ -15,12 +14,12 @@ from pathlib import Path
 
 def main():
     started = time.perf_counter()
-    worker_file, cases, facts_file, which = sys.argv[1:]
-    spec = importlib.util.spec_from_file_location("archwright_worker", worker_file)
-    worker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(worker)
+    worker_folder, cases, facts_file, which = sys.argv[1:]
+    sys.path.insert(0, worker_folder)
+    import torch  # activates the pack, where there is one
+    import worker
+
     facts = json.loads(Path(facts_file).read_text())
-    import torch
 
     torch.zeros(1, device="cuda")  # the device's own start is not what is measured
     generator = getattr(worker.load(Path(cases)), facts["operation"])(worker.Model(facts))
