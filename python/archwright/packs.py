@@ -44,6 +44,11 @@ __all__ = [
 #: The shipped shape file that is used when none is named.
 DEFAULT_SHAPES = "deepseek-v4.1-flash"
 
+#: nvcc names what has internal linkage after the first function with external linkage. Where there is none it takes the
+#: number of its process, and no two compiles give the same cubin: so there is one, for the host, of which nothing is
+#: compiled.
+_IDENTITY = "void archwright_kernel() {}\n"
+
 #: TileLang's sources lie in temporary folders, which -lineinfo would name in the cubin (case H2).
 _WRAPPER = """\
 #!/bin/sh
@@ -58,6 +63,7 @@ for word in "$@"; do
     previous=$word
     case $word in -lineinfo | --generate-line-info) ;; *) set -- "$@" "$word" ;; esac
 done
+case " $* " in *" --cubin "* | *" -cubin "*) set -- "$@" -include {identity} ;; esac
 log={logs}/$(date +%s%N)-$$
 {nvcc} "$@" -objtemp -Xcudafe=--orig_src_path_name=/src/kernel.cu -Xcompiler=-ffile-prefix-map={library}=/src \\
     -Xcompiler=-ffile-prefix-map={runtime}=/src --ptxas-options=--verbose >"$log" 2>&1
@@ -94,7 +100,7 @@ def jit_cache(request: Request) -> Path:
 
     Each set of compilers and each wrapper has its own: no key covers GCC, nor what the wrapper adds.
     """
-    made_with = request.environment.compilers.read_bytes() + _WRAPPER.encode()
+    made_with = request.environment.compilers.read_bytes() + _WRAPPER.encode() + _IDENTITY.encode()
     compilers = hashlib.sha256(made_with).hexdigest()[:12]
     device = pack_device(request.component, request.target, request.device).name
     return cache_dir() / "jit" / f"{request.component.name}-{request.component.version}-{device}-{compilers}"
@@ -195,11 +201,13 @@ def _toolkit(folder: Path, request: Request, cache: Path) -> Path:
         if target.name not in ("bin", "nvcc") and (not link.is_symlink() or link.readlink() != target):
             link.unlink(missing_ok=True)
             link.symlink_to(target)
+    identity = write_if_changed(view / "archwright_kernel.h", _IDENTITY)
     wrapper = _WRAPPER.format(
         nvcc=real / "bin" / "nvcc",
         logs=logs,
         library=folder / "library",
         runtime=request.environment.runtime / "lib" / "python3.12" / "site-packages",
+        identity=identity,
     )
     nvcc = write_if_changed(view / "bin" / "nvcc", wrapper)
     nvcc.chmod(0o755)
@@ -220,7 +228,8 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
     """What the pack's manifest says besides its kernels."""
     component, pack = request.component, request.component.pack
     assert pack is not None
-    command = f"archwright aot {request.target.name} {component.name} --shapes {request.shapes or 'FILE'}"
+    named = Path(request.shapes).name if request.shapes else "FILE"  # the folder is this machine's business
+    command = f"archwright aot {request.target.name} {component.name} --shapes {named}"
     return {
         "schema": 1,
         "distribution": component.distribution,
