@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
+from archwright.cubin import read_cubin
 from archwright.devices import find_device
 from archwright.environment import Environment, create_environment
-from archwright.simulate import run_simulated
+from archwright.errors import ArchwrightError
+from archwright.simulate import build_stand_ins, run_simulated
 from archwright.targets import target_table
 
 pytestmark = pytest.mark.wheels
 
 #: Attributes that are zero: identity (PCI), and capabilities that are not implemented, so that no program relies on
 #: them. Everything else is a size or a count, by which programs divide.
-ZERO = {17, 18, 20, 33, 34, 35, 50, 83, 84, 85, 86, 88, 89, *range(92, 95), 96, 98, 100, 101, *range(102, 106)}
-ZERO |= {107, 110, *range(112, 120), *range(121, 126), *range(127, 148), 44}
+ZERO = {17, 18, 20, 33, 34, 35, 50, 83, 84, 85, 86, 88, 89, *range(92, 95), 96, 98, 100, 101, 104, 105}
+ZERO |= {107, 110, *range(112, 115), *range(116, 120), *range(121, 126), *range(127, 148), 44}
 
 BEGIN = """
 import ctypes, json
@@ -33,14 +38,19 @@ def environment() -> Environment:
     return create_environment(target_table().targets["sm100"])
 
 
-def called(environment: Environment, tmp_path: Path, code: str, device: str = "b200") -> list[object]:
-    """What `code` put into `out`, without torch: the functions alone."""
+def called(environment: Environment, tmp_path: Path, code: str, device: str = "b200", count: int = 1) -> list[object]:
+    """What `code` put into `out`."""
     script, result = tmp_path / "s.py", tmp_path / "out.json"
     script.write_text(f"{BEGIN}{code}\nopen({str(result)!r}, 'w').write(json.dumps(out))\n")
     command = [str(environment.runtime / "bin" / "python"), str(script)]
-    assert run_simulated(device, environment, command, tmp_path / "log").status == 0
+    assert run_simulated(device, environment, command, tmp_path / "log", count).status == 0
     values: list[object] = json.loads(result.read_text())
     return values
+
+
+def records(tmp_path: Path) -> list[dict[str, Any]]:
+    lines = [line for path in (tmp_path / "log").glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("device", ["b200", "h100", "b300"])
@@ -80,3 +90,245 @@ def test_mapped_host_memory_has_one_address(environment: Environment, tmp_path: 
         "out.append(there.value == place.value)\n"
     )
     assert called(environment, tmp_path, code) == [0, True]
+
+
+GRAPH = """
+import torch
+graph, source = torch.cuda.CUDAGraph(), torch.arange(4.0).pin_memory()
+here = torch.full((4,), 7.0).cuda()
+with torch.cuda.graph(graph):
+    here.copy_(source, non_blocking=True)
+    torch.add(here, here)
+out.append(here.cpu().tolist())
+graph.replay()
+out.append(here.cpu().tolist())
+source += 1
+graph.replay()
+out.append(here.cpu().tolist())
+"""
+
+
+def test_a_graph_does_its_work_at_each_replay_and_not_before(environment: Environment, tmp_path: Path) -> None:
+    values = called(environment, tmp_path, GRAPH)
+
+    assert values == [[7.0] * 4, [0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]
+    # the two ends of the addition's two executions; the capture itself ran nothing
+    events = [record["event"] for record in records(tmp_path)]
+    first = events.index("graph launch")
+    assert events.count("graph launch") == 2
+    assert events[first + 1 : first + 4] == ["launch", "graph launch", "launch"]
+
+
+def test_a_captured_host_callback_is_called_by_the_graph(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()\n"
+        "callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: out.append('called'))\n"
+        "runtime.cudaStreamCreate(ref(stream)); runtime.cudaLaunchHostFunc(stream, callback, None)\n"
+        "runtime.cudaStreamBeginCapture(stream, 0); runtime.cudaLaunchHostFunc(stream, callback, None)\n"
+        "out.append(runtime.cudaStreamSynchronize(stream))\n"
+        "runtime.cudaStreamEndCapture(stream, ref(graph)); out.append('captured')\n"
+        "runtime.cudaGraphInstantiate(ref(executable), graph, ctypes.c_ulonglong())\n"
+        "runtime.cudaGraphGetNodes(graph, None, ref(size)); out.append(size.value)\n"
+        "out.append(runtime.cudaGraphLaunch(executable, stream))\n"
+        "runtime.cudaGraphExecDestroy(executable); out.append(runtime.cudaGraphLaunch(executable, stream))\n"
+    )
+    not_permitted, invalid = 900, 1
+    assert called(environment, tmp_path, code) == ["called", not_permitted, "captured", 1, "called", 0, invalid]
+
+
+def test_a_stream_that_waits_for_a_captured_one_is_captured(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "one, two, event, graph = (ctypes.c_void_p() for _ in range(4))\n"
+        "runtime.cudaStreamCreate(ref(one)); runtime.cudaStreamCreate(ref(two)); runtime.cudaEventCreate(ref(event))\n"
+        "def captured(): runtime.cudaStreamIsCapturing(two, ref(value)); out.append(value.value)\n"
+        "runtime.cudaStreamBeginCapture(one, 0); captured()\n"
+        "runtime.cudaEventRecord(event, one); runtime.cudaStreamWaitEvent(two, event, 0); captured()\n"
+        "out.append(runtime.cudaStreamEndCapture(two, ref(graph)))\n"
+        "runtime.cudaStreamEndCapture(one, ref(graph)); captured()\n"
+    )
+    assert called(environment, tmp_path, code) == [0, 1, 401, 0]
+
+
+def test_events_are_no_measurement(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "one, two, untimed, time = *(ctypes.c_void_p() for _ in range(3)), ctypes.c_float()\n"
+        "for event, flags in ((one, 0), (two, 0), (untimed, 2)): runtime.cudaEventCreateWithFlags(ref(event), flags)\n"
+        "def elapsed(a, b): out.append(runtime.cudaEventElapsedTime(ref(time), a, b))\n"
+        "elapsed(one, two)\n"
+        "for event in (one, two, untimed): runtime.cudaEventRecord(event, None)\n"
+        "elapsed(one, two); out.append(time.value); elapsed(one, untimed)\n"
+        "runtime.cudaEventDestroy(two); elapsed(one, two)\n"
+    )
+    invalid = 400
+    assert called(environment, tmp_path, code) == [invalid, 0, 1.0, invalid, invalid]
+
+
+def test_memory_of_streams_and_pools(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "import torch; before = torch.cuda.mem_get_info()[0]\n"
+        "assert runtime.cudaMallocAsync(ref(place), ctypes.c_size_t(1 << 30), None) == 0\n"
+        "out.append(before - torch.cuda.mem_get_info()[0])\n"
+        "out += [runtime.cudaFreeAsync(place, None), before - torch.cuda.mem_get_info()[0]]\n"
+        "out.append(runtime.cudaFree(place))\n"
+    )
+    assert called(environment, tmp_path, code) == [1 << 30, 0, 0, 1]
+
+
+def test_pinned_memory_is_known_as_the_hosts(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "import torch\n"
+        "out += [torch.zeros(8).pin_memory().is_pinned(), torch.zeros(8).is_pinned()]\n"
+        "buffer = ctypes.create_string_buffer(4096)\n"
+        "for _ in range(2): out.append(runtime.cudaHostRegister(buffer, ctypes.c_size_t(4096), 0))\n"
+        "for _ in range(2): out.append(runtime.cudaHostUnregister(buffer))\n"
+    )
+    assert called(environment, tmp_path, code) == [True, False, 0, 712, 0, 713]
+
+
+SEGMENTS = """
+import os; os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+import torch
+data = torch.arange(1 << 20)
+small = data.cuda()
+large = torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")
+out.append(bool((small.cpu() == data).all()))
+before = torch.cuda.mem_get_info()[0]
+del large; torch.cuda.empty_cache()
+out.append(torch.cuda.mem_get_info()[0] - before >= 1 << 28)
+out.append(bool((small.cpu() == data).all()))
+try: torch.empty(1 << 38, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError: out.append("out of memory")
+out.append(torch.cuda.memory_stats()["reserved_bytes.all.current"] > 0)
+"""
+
+
+def test_memory_that_is_mapped_at_reserved_addresses(environment: Environment, tmp_path: Path) -> None:
+    assert called(environment, tmp_path, SEGMENTS) == [True, True, True, "out of memory", True]
+
+
+def test_one_memory_at_two_addresses(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "unit = 2 << 20; handle, one, two = (ctypes.c_ulonglong() for _ in range(3)); u = ctypes.c_size_t(unit)\n"
+        "prop = (ctypes.c_int * 8)(1, 0, 1, 0)  # pinned, no handle type, on device 0\n"
+        "assert driver.cuMemCreate(ref(handle), u, prop, ctypes.c_ulonglong()) == 0\n"
+        "for address in (one, two):\n"
+        "    assert driver.cuMemAddressReserve(ref(address), u, *(ctypes.c_size_t(),) * 3) == 0\n"
+        "    assert driver.cuMemMap(address, u, ctypes.c_size_t(), handle, ctypes.c_ulonglong()) == 0\n"
+        "out.append(driver.cuMemMap(one, u, ctypes.c_size_t(), handle, ctypes.c_ulonglong()))\n"
+        "def said(): out.append(ctypes.string_at(two.value, 4).decode())\n"
+        "driver.cuMemcpyHtoD_v2(one, b'same', ctypes.c_size_t(4)); said(); driver.cuMemRelease(handle); said()\n"
+        "out += [driver.cuMemUnmap(one, u), driver.cuMemUnmap(one, u), driver.cuMemAddressFree(one, u)]\n"
+        "prop[3] = 1; out.append(driver.cuMemCreate(ref(handle), u, prop, ctypes.c_ulonglong()))\n"
+    )
+    invalid_device = 101
+    assert called(environment, tmp_path, code) == [1, "same", "same", 0, 1, 0, invalid_device]
+
+
+DEVICES = """
+import torch
+out.append(torch.cuda.device_count())
+there = torch.arange(8).to("cuda:1")
+large = torch.empty(1 << 30, dtype=torch.uint8, device="cuda:1")
+out += [there.device.index, there.to("cuda:0").cpu().tolist()]
+out.append([torch.cuda.mem_get_info(i)[1] - torch.cuda.mem_get_info(i)[0] >= 1 << 30 for i in range(2)])
+out.append(runtime.cudaSetDevice(2))
+out.append(len({str(torch.cuda.get_device_properties(i).uuid) for i in range(2)}))
+"""
+
+
+def test_two_devices_have_their_own_memory(environment: Environment, tmp_path: Path) -> None:
+    values = called(environment, tmp_path, DEVICES, count=2)
+    assert values == [2, 1, list(range(8)), [False, True], 101, 2]
+
+
+KERNEL = """
+extern "C" __global__ void tiny(float* out) {
+    __shared__ float fixed[1024];
+    extern __shared__ float dynamic[];
+    fixed[threadIdx.x] = dynamic[threadIdx.x] * 2;
+    __syncthreads();
+    out[threadIdx.x] = fixed[threadIdx.x ^ 1];
+}
+"""
+
+LAUNCH = """
+module, tiny = ctypes.c_void_p(), ctypes.c_void_p()
+assert driver.cuModuleLoad(ref(module), CUBIN) == 0
+out.append(driver.cuModuleGetFunction(ref(tiny), module, b"absent"))
+assert driver.cuModuleGetFunction(ref(tiny), module, b"tiny") == 0
+for number in (4, 1):  # registers, fixed shared memory
+    driver.cuFuncGetAttribute(ref(value), number, tiny); out.append(value.value)
+def launch(threads, shared): out.append(driver.cuLaunchKernel(tiny, 1, 1, 1, threads, 1, 1, shared, None, None, None))
+launch(32, 0); launch(2048, 0); launch(32, 45057)
+out.append(driver.cuFuncSetAttribute(tiny, 8, 232449)); driver.cuFuncSetAttribute(tiny, 8, 100000); launch(32, 100000)
+driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(ref(value), tiny, 1024, ctypes.c_size_t()); out.append(value.value)
+"""
+
+
+def test_a_launch_is_held_to_the_limits_of_device_and_kernel(environment: Environment, tmp_path: Path) -> None:
+    source, cubin = tmp_path / "tiny.cu", tmp_path / "tiny.cubin"
+    source.write_text(KERNEL)
+    nvcc = [str(environment.toolkit / "bin" / "nvcc"), "-ccbin", str(environment.cxx), "-arch=sm_100a", "-cubin"]
+    subprocess.run([*nvcc, "-o", str(cubin), str(source)], check=True)
+    (known,) = read_cubin(memoryview(cubin.read_bytes())).kernels
+
+    values = called(environment, tmp_path, f"CUBIN = {str(cubin).encode()!r}\n{LAUNCH}")
+
+    not_found, invalid = 500, 1
+    assert values == [not_found, known.registers, 4096, 0, invalid, invalid, invalid, 0, 2]
+    assert [r["event"] for r in records(tmp_path)] == ["load", "launch", "invalid launch", "invalid launch", "launch"]
+    assert records(tmp_path)[2]["problem"] == "block"
+    assert records(tmp_path)[3]["problem"] == "dynamic shared memory"
+
+
+def test_triton_compiles_and_launches(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "import os; os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.environ['TRITON_CACHE_DIR'] = CACHE\n"
+        "import torch\n"
+        "f = torch.compile(lambda x: torch.sin(x) * 2 + x)\n"
+        "out.append(list(f(torch.ones(1000, device='cuda')).shape))\n"
+    )
+    assert called(environment, tmp_path, f"CACHE = {str(tmp_path / 'cache')!r}\n{code}") == [[1000]]
+    names = [r["kernel"] for r in records(tmp_path) if r["event"] == "launch" and not r.get("registered")]
+    assert names  # tuning launches more than one
+    assert all(name.startswith("triton_") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("library", "call", "found"),
+    [
+        ("driver", "cuMulticastCreate(None, None)", "cuMulticastCreate"),
+        ("runtime", "cudaIpcGetMemHandle(None, None)", "cudaIpcGetMemHandle"),
+    ],
+)
+def test_a_function_that_is_not_there_is_named(
+    environment: Environment, tmp_path: Path, library: str, call: str, found: str
+) -> None:
+    with pytest.raises(ArchwrightError) as caught:
+        called(environment, tmp_path, f"{library}.{call}")
+    assert (caught.value.code, caught.value.found) == ("AW704", found)
+
+
+def test_memory_cannot_be_allocated_inside_a_graph(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "stream = ctypes.c_void_p(); runtime.cudaStreamCreate(ref(stream)); runtime.cudaStreamBeginCapture(stream, 0)\n"
+        "runtime.cudaMallocAsync(ref(place), ctypes.c_size_t(64), stream)\n"
+    )
+    with pytest.raises(ArchwrightError) as caught:
+        called(environment, tmp_path, code)
+    assert caught.value.found == "cudaMallocAsync in a captured stream"
+
+
+def test_every_function_of_the_real_runtime_library_is_there(environment: Environment) -> None:
+    real = next((environment.runtime / "lib").rglob("libcudart.so.13"))
+    stand_in = build_stand_ins(environment) / "libcudart.so.13"
+
+    assert symbols(real)
+    assert symbols(real) - symbols(stand_in) == set()
+
+
+def symbols(path: Path) -> set[str]:
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".dynsym")
+        defined = {symbol.name for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"}
+    return {name for name in defined if name.startswith(("cu", "__cuda"))}

@@ -109,6 +109,9 @@ constexpr int kPresent[] = {
     cudaDevAttrLocalL1CacheSupported,
     cudaDevAttrComputePreemptionSupported,
     cudaDevAttrEccEnabled,
+    cudaDevAttrMemoryPoolsSupported,
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
 };
 
 // Consecutive attributes are not consecutive numbers, so the fields of an array name each of theirs.
@@ -155,10 +158,12 @@ int simdevice::attribute(int number) {
 }
 
 SIM_EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
-    if (!present() || device != 0) return remember(cudaErrorInvalidDevice);
+    if (!present() || device < 0 || device >= device_count()) return remember(cudaErrorInvalidDevice);
     *prop = {};
     std::snprintf(prop->name, sizeof prop->name, "%s", device_name().c_str());
     std::memcpy(prop->uuid.bytes, "Archwright-sim-0", sizeof prop->uuid.bytes);
+    prop->uuid.bytes[15] = static_cast<char>('0' + device);
+    prop->pciBusID = device;
     prop->totalGlobalMem = figure("memory_bytes");
     prop->sharedMemPerBlock = attribute(cudaDevAttrMaxSharedMemoryPerBlock);
     prop->sharedMemPerBlockOptin = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
@@ -188,6 +193,6 @@ SIM_EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device)
     prop->unifiedAddressing = prop->cooperativeLaunch = prop->clusterLaunch = prop->concurrentKernels = 1;
     prop->canMapHostMemory = prop->hostRegisterSupported = prop->canUseHostPointerForRegisteredMem = 1;
     prop->globalL1CacheSupported = prop->localL1CacheSupported = prop->computePreemptionSupported = 1;
-    prop->streamPrioritiesSupported = prop->ECCEnabled = 1;
+    prop->streamPrioritiesSupported = prop->ECCEnabled = prop->memoryPoolsSupported = 1;
     return cudaSuccess;
 }

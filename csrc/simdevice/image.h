@@ -7,9 +7,14 @@
 
 namespace simdevice {
 
-/// A loaded kernel. The driver's CUfunction and CUkernel point to it.
+/// A kernel. The driver's CUfunction and CUkernel point to it.
 struct Kernel {
-    std::string name;
+    std::string name = {};
+    bool loaded = true;        // from an image; otherwise a program registered it, and only its name is known
+    int registers = 0;         // per thread; 0 when unknown
+    std::size_t fixed = 0;     // shared memory that the compiler gave it
+    long long shared = 0;      // dynamic shared memory that was allowed; 0 for what every kernel may have
+    bool nonportable = false;  // clusters beyond the portable size were allowed
 };
 
 /// A loaded cubin or container. The kernels of a container (fatbin, several architectures) are not looked at.

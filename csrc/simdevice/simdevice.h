@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #define SIM_EXPORT extern "C" __attribute__((visibility("default")))
@@ -38,19 +39,30 @@ int attribute(int number);
 /// Keeps an error for cudaGetLastError, and returns it.
 cudaError_t remember(cudaError_t error);
 
-namespace memory {
-/// Device memory, backed lazily by the host's; null beyond the device's size.
-void* allocate(std::size_t bytes);
-/// False when `pointer` was not allocated here.
-bool release(void* pointer);
-/// Whether `pointer` lies in device memory, and where its allocation begins.
-bool find(const void* pointer, void** base, std::size_t* bytes);
-std::size_t in_use();
-}  // namespace memory
+/// How many devices there are, and the one that this thread uses.
+int device_count();
+int& current_device();
 
-/// What the driver would refuse: blocks, clusters and shared memory that the device does not have.
-bool launchable(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                std::size_t shared);
+/// Does work of a stream: at once, since streams are never busy, or at each launch of the graph that is being captured.
+void submit(const void* stream, std::function<void()> work);
+
+/// Whether work of this stream goes into a graph.
+bool capturing(const void* stream);
+
+struct Launch {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned cluster[3];
+    std::size_t shared;
+    bool nonportable;  // the kernel allows clusters beyond the size that every device has
+};
+
+/// What the driver would refuse in a launch, or null; `shared_limit` is the dynamic shared memory of the kernel.
+const char* launch_problem(const Launch& launch, long long shared_limit);
+/// The launch as fields of a record.
+std::string described(const Launch& launch);
+/// How many blocks of a kernel one SM holds.
+int blocks_per_sm(int threads, std::size_t shared, int registers);
 
 /// A handle that is unlike all others and never dereferenced.
 void* handle();

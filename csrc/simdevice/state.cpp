@@ -1,9 +1,7 @@
-// Figures, records, refusals and memory: what the stand-ins share.
+// Figures, records, refusals and launch limits: what the stand-ins share.
 #include "simdevice.h"
 
-#include <cuda_runtime_api.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -35,18 +33,6 @@ int open_log() {
     return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
-struct Allocations {
-    std::mutex mutex;
-    std::map<std::uintptr_t, std::size_t> blocks;
-    std::size_t used = 0;
-};
-
-// Never destroyed: libraries free memory in their own destructors.
-Allocations& allocations() {
-    static auto* instance = new Allocations;
-    return *instance;
-}
-
 }  // namespace
 
 bool present() {
@@ -55,6 +41,19 @@ bool present() {
         return name && *name && figure("sms") > 0;
     }();
     return is;
+}
+
+int device_count() {
+    static const int count = [] {
+        const char* text = std::getenv("ARCHWRIGHT_SIMULATED_DEVICE_COUNT");
+        return text && std::atoi(text) > 0 ? std::atoi(text) : 1;
+    }();
+    return present() ? count : 0;
+}
+
+int& current_device() {
+    thread_local int device = 0;
+    return device;
 }
 
 long long figure(const char* name) {
@@ -72,6 +71,8 @@ const std::string& device_name() {
 }
 
 void record(const char* event, const std::string& details) {
+    static auto* mutex = new std::mutex;
+    const std::lock_guard lock(*mutex);
     static int log = -1;
     static pid_t owner = 0;  // a fork writes a log of its own
     if (owner != getpid()) {
@@ -109,13 +110,36 @@ void refuse(const char* function) {
     std::abort();
 }
 
-bool launchable(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                std::size_t shared) {
-    const auto threads = static_cast<unsigned long long>(block_x) * block_y * block_z;
-    return threads > 0 && threads <= static_cast<unsigned long long>(figure("threads_per_block")) &&
-           block_z <= figure("block_z") && grid_x > 0 && grid_x <= figure("grid_x") && grid_y > 0 &&
-           grid_y <= figure("grid_yz") && grid_z > 0 && grid_z <= figure("grid_yz") &&
-           shared <= static_cast<std::size_t>(figure("shared_per_block_optin"));
+const char* launch_problem(const Launch& launch, long long shared_limit) {
+    const auto dimension = [](unsigned value, const char* limit) { return value > 0 && value <= figure(limit); };
+    const auto& [grid, block, cluster, shared, nonportable] = launch;
+    if (!dimension(grid[0], "grid_x") || !dimension(grid[1], "grid_yz") || !dimension(grid[2], "grid_yz"))
+        return "grid";
+    if (!dimension(block[0], "threads_per_block") || !dimension(block[1], "threads_per_block") ||
+        !dimension(block[2], "block_z") || 1ULL * block[0] * block[1] * block[2] > 1ULL * figure("threads_per_block"))
+        return "block";
+    const auto blocks = 1ULL * cluster[0] * cluster[1] * cluster[2];
+    if (blocks > 1ULL * figure(nonportable ? "cluster_blocks_nonportable" : "cluster_blocks")) return "cluster";
+    for (int i = 0; i < 3; ++i)
+        if (cluster[i] == 0 || grid[i] % cluster[i]) return "cluster does not divide the grid";
+    return shared > static_cast<std::size_t>(shared_limit) ? "dynamic shared memory" : nullptr;
+}
+
+std::string described(const Launch& launch) {
+    const auto triple = [](const unsigned* v) {
+        return "[" + std::to_string(v[0]) + ", " + std::to_string(v[1]) + ", " + std::to_string(v[2]) + "]";
+    };
+    return "\"grid\": " + triple(launch.grid) + ", \"block\": " + triple(launch.block) +
+           ", \"cluster\": " + triple(launch.cluster) + ", \"shared\": " + std::to_string(launch.shared);
+}
+
+int blocks_per_sm(int threads, std::size_t shared, int registers) {
+    if (threads <= 0 || threads > figure("threads_per_block")) return 0;
+    const auto warp = figure("warp"), rounded = (threads + warp - 1) / warp * warp;
+    const auto each = static_cast<long long>(shared) + figure("shared_reserved_per_block");
+    const auto file = figure("registers_per_sm") / (rounded * std::max(registers, 1));
+    return static_cast<int>(
+        std::min({figure("threads_per_sm") / rounded, figure("blocks_per_sm"), figure("shared_per_sm") / each, file}));
 }
 
 void* handle() {
@@ -123,54 +147,6 @@ void* handle() {
     return reinterpret_cast<void*>(next += 16);
 }
 
-namespace memory {
-
-void* allocate(std::size_t bytes) {
-    auto& all = allocations();
-    const std::lock_guard lock(all.mutex);
-    const auto size = (bytes ? bytes : 1) + 511 & ~std::size_t{511};
-    if (all.used + size > static_cast<std::size_t>(figure("memory_bytes"))) {
-        record("out of memory", "\"bytes\": " + std::to_string(bytes));
-        return nullptr;
-    }
-    void* place = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED) return nullptr;
-    all.blocks[reinterpret_cast<std::uintptr_t>(place)] = size;
-    all.used += size;
-    return place;
-}
-
-bool release(void* pointer) {
-    auto& all = allocations();
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
-    if (found == all.blocks.end()) return false;
-    munmap(pointer, found->second);
-    all.used -= found->second;
-    all.blocks.erase(found);
-    return true;
-}
-
-bool find(const void* pointer, void** base, std::size_t* bytes) {
-    auto& all = allocations();
-    const std::lock_guard lock(all.mutex);
-    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-    auto after = all.blocks.upper_bound(address);
-    if (after == all.blocks.begin()) return false;
-    --after;
-    if (address >= after->first + after->second) return false;
-    if (base) *base = reinterpret_cast<void*>(after->first);
-    if (bytes) *bytes = after->second;
-    return true;
-}
-
-std::size_t in_use() {
-    auto& all = allocations();
-    const std::lock_guard lock(all.mutex);
-    return all.used;
-}
-
-}  // namespace memory
 }  // namespace simdevice
 
 extern "C" __attribute__((visibility("default"), noreturn)) void simdevice_refuse(const char* function) {

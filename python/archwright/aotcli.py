@@ -36,6 +36,7 @@ __all__ = ["aot", "simulate"]
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--device", required=True, metavar="NAME", help="b200, h100, ...: see devices.toml.")
+@click.option("--devices", type=click.IntRange(1, 64), default=1, metavar="N", help="How many of them. Default: 1.")
 @click.option("--target", metavar="TARGET", help="Whose environment to use. Default: the device's target.")
 @click.option("--log", type=PATH, metavar="DIR", help="Keep the records of loads and launches here.")
 @click.option("--summary", is_flag=True, help="Say at the end how much was loaded and launched.")
@@ -44,6 +45,7 @@ __all__ = ["aot", "simulate"]
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def simulate(
     device: str,
+    devices: int,
     target: str | None,
     log: Path | None,
     summary: bool,
@@ -64,7 +66,7 @@ def simulate(
     owner = next((t.name for t in target_table().targets.values() if chosen.capability in t.devices), device)
     environment = require_environment(target_table().find(target or owner))
     with tempfile.TemporaryDirectory() as scratch:
-        result = run_simulated(chosen.name, environment, command, log or Path(scratch))
+        result = run_simulated(chosen.name, environment, command, log or Path(scratch), devices)
     if json:
         click.echo(json_text(result.as_dict()), err=True)
     elif summary:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Simulation", "build_stand_ins", "refusal_in", "run_simulated", "simulation", "summary"]
 
 #: In the order in which they are preloaded.
-_LIBRARIES = ("libcudart.so.13", "libcuda.so.1", "libcublas_stand_in.so")
+_LIBRARIES = ("libcudart.so.13", "libcuda.so.1", "libcublas_stand_in.so", "libnvidia-ml.so.1")
 #: Preloaded only for a program that is one rank of a group: torch's own NCCL serves a program alone.
 _NCCL = "libnccl.so.2"
 #: What the stand-ins say of themselves: a driver of the locked toolchain's release, the runtime that torch has.
@@ -90,8 +90,10 @@ def _compile(source: Path, build: Path, environment: Environment) -> None:
         ) from error
 
 
-def simulation(name: str, environment: Environment, log: Path | None = None, *, nccl: bool = False) -> dict[str, str]:
-    """The variables under which a program sees the device `name`; `log` is a folder for its records.
+def simulation(
+    name: str, environment: Environment, log: Path | None = None, count: int = 1, *, nccl: bool = False
+) -> dict[str, str]:
+    """The variables under which a program sees `count` devices `name`; `log` is a folder for its records.
 
     With `nccl` it is one rank of a group whose other ranks do not exist (csrc/simdevice/nccl.cpp).
     """
@@ -102,8 +104,10 @@ def simulation(name: str, environment: Environment, log: Path | None = None, *, 
     variables = {
         "ARCHWRIGHT_SIMULATED_DEVICE": device.name,
         "ARCHWRIGHT_SIMULATED_TITLE": device.title,
+        "ARCHWRIGHT_SIMULATED_DEVICE_COUNT": str(count),
         "ARCHWRIGHT_SIMULATED_FIGURES": device.as_text() + versions,
         "LD_PRELOAD": " ".join(str(place / library) for library in (*_LIBRARIES, *([_NCCL] if nccl else []))),
+        "TRITON_LIBCUDA_PATH": str(place),  # it would ask the system's linker cache, which does not have the driver
     }
     return variables | ({"ARCHWRIGHT_SIMULATION_LOG": str(log)} if log else {})
 
@@ -126,15 +130,15 @@ class Simulation:
         return dict(vars(self))
 
 
-def run_simulated(name: str, environment: Environment, command: Sequence[str], log: Path) -> Simulation:
-    """Run `command` under the device `name`, with its records in the folder `log`.
+def run_simulated(name: str, environment: Environment, command: Sequence[str], log: Path, count: int = 1) -> Simulation:
+    """Run `command` under `count` devices `name`, with its records in the folder `log`.
 
     Raises AW704 when it ended because it called something outside the device's scope.
     """
     with write_errors(log):
         log.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_size for path in log.glob("*.jsonl")}
-    variables = os.environ | simulation(name, environment, log)
+    variables = os.environ | simulation(name, environment, log, count)
     status = subprocess.run(command, env=variables, check=False).returncode
     result = summary(name, status, _records(log, before))
     if status != 0 and (error := refusal_in(result)):
@@ -145,7 +149,8 @@ def run_simulated(name: str, environment: Environment, command: Sequence[str], l
 def summary(device: str, status: int, records: Sequence[dict[str, Any]]) -> Simulation:
     """Counts of what the records say."""
     events = Counter(record["event"] for record in records)
-    kernels = {record["kernel"] for record in records if record["event"] == "launch" and "kernel" in record}
+    launched = [record for record in records if record["event"] == "launch"]
+    kernels = {record["kernel"] for record in launched if not record.get("registered")}  # not torch's own
     refused = {record["function"] for record in records if record["event"] == "refused"}
     return Simulation(device, status, events["launch"], events["load"], tuple(sorted(kernels)), tuple(sorted(refused)))
 
