@@ -61,6 +61,7 @@ class Suite:
     folder: Path
     words: tuple[str, ...]
     timeout: int
+    cache: bool
     device: dict[str, str]
 
     @property
@@ -82,6 +83,7 @@ class Suite:
             "CC": str(environment.cc),
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             "TILELANG_CACHE_DIR": str(self.folder / "tilelang"),
+            "TILELANG_DISABLE_CACHE": "0" if self.cache else "1",
             "TK_PRECOMPILE": "1",
             "TK_TEST_LEVEL": "0",
             # every tensor is fresh memory, and so zero: what a test finds there does not depend on the ones before it
@@ -218,6 +220,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--again", choices=("none", "failed", "all"), default="none", help="run again what has a result"
     )
+    parser.add_argument(
+        "--no-cache", dest="cache", action="store_false", help="compile without writing to TileLang's cache: faster"
+    )
     parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS", help="for one test (default: 600)")
     parser.add_argument("--folder", type=Path, help="results, TileLang's cache and logs (default: the user's cache)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found here")
@@ -246,7 +251,7 @@ def _prepare(options: argparse.Namespace) -> Suite:
     environment = create_environment(target_table().targets[options.target])
     device = simulation(DEVICES[options.target], environment, folder / "log")
     words = ("-k", options.k) if options.k else ()
-    return Suite(options.target, environment, folder, words, options.timeout, device)
+    return Suite(options.target, environment, folder, words, options.timeout, options.cache, device)
 
 
 def _parts(name: str) -> list[Path]:
@@ -271,7 +276,10 @@ def sample(tests: Sequence[str], percent: float) -> list[str]:
 def spread(tests: Sequence[str]) -> list[str]:
     """All of them, a few of every file first: what a run that is cut short did says something about the rest."""
     order = [test for percent in (2, 10, 40) for test in sample(tests, percent)]
-    return list(dict.fromkeys([*order, *tests]))
+    benchmarks = {test.replace("_benchmark[", "["): test for test in tests if "_benchmark[" in test}
+    # a test and its benchmark have the same kernels, and a process compiles each one once
+    pairs = [(test, benchmarks.get(test, test)) for test in [*order, *tests] if "_benchmark[" not in test]
+    return list(dict.fromkeys([*(test for pair in pairs for test in pair), *tests]))
 
 
 def _run(suite: Suite, done: Done, todo: Sequence[str], first: Worker, workers: int) -> None:
