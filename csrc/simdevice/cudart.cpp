@@ -11,17 +11,9 @@
 
 using namespace simdevice;
 
-#undef cudaGetDeviceProperties
-SIM_EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device);
-
 namespace {
 
 thread_local cudaError_t last = cudaSuccess;
-
-cudaError_t remember(cudaError_t error) {
-    if (error != cudaSuccess) last = error;
-    return error;
-}
 
 cudaError_t fresh(void** out) {
     *out = handle();
@@ -51,6 +43,11 @@ cudaError_t launched(const char* kind, dim3 grid, dim3 block, std::size_t shared
 
 }  // namespace
 
+cudaError_t simdevice::remember(cudaError_t error) {
+    if (error != cudaSuccess) last = error;
+    return error;
+}
+
 // ------------------------------------------------------------------------------------------------ device
 
 SIM_EXPORT cudaError_t cudaGetDeviceCount(int* count) {
@@ -75,36 +72,6 @@ SIM_EXPORT cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 SIM_EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr number, int) {
     *value = attribute(number);
-    return cudaSuccess;
-}
-SIM_EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
-    if (!present() || device != 0) return remember(cudaErrorInvalidDevice);
-    *prop = {};
-    std::snprintf(prop->name, sizeof prop->name, "%s", device_name().c_str());
-    prop->totalGlobalMem = figure("memory_bytes");
-    prop->sharedMemPerBlock = attribute(cudaDevAttrMaxSharedMemoryPerBlock);
-    prop->sharedMemPerBlockOptin = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    prop->sharedMemPerMultiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    prop->reservedSharedMemPerBlock = attribute(cudaDevAttrReservedSharedMemoryPerBlock);
-    prop->regsPerBlock = prop->regsPerMultiprocessor = attribute(cudaDevAttrMaxRegistersPerBlock);
-    prop->warpSize = attribute(cudaDevAttrWarpSize);
-    prop->maxThreadsPerBlock = attribute(cudaDevAttrMaxThreadsPerBlock);
-    prop->maxThreadsPerMultiProcessor = attribute(cudaDevAttrMaxThreadsPerMultiProcessor);
-    prop->maxBlocksPerMultiProcessor = attribute(cudaDevAttrMaxBlocksPerMultiprocessor);
-    prop->maxThreadsDim[0] = prop->maxThreadsDim[1] = attribute(cudaDevAttrMaxBlockDimX);
-    prop->maxThreadsDim[2] = attribute(cudaDevAttrMaxBlockDimZ);
-    prop->maxGridSize[0] = attribute(cudaDevAttrMaxGridDimX);
-    prop->maxGridSize[1] = prop->maxGridSize[2] = attribute(cudaDevAttrMaxGridDimY);
-    prop->major = attribute(cudaDevAttrComputeCapabilityMajor);
-    prop->minor = attribute(cudaDevAttrComputeCapabilityMinor);
-    prop->multiProcessorCount = attribute(cudaDevAttrMultiProcessorCount);
-    prop->l2CacheSize = attribute(cudaDevAttrL2CacheSize);
-    prop->persistingL2CacheMaxSize = attribute(cudaDevAttrMaxPersistingL2CacheSize);
-    prop->memoryBusWidth = attribute(cudaDevAttrGlobalMemoryBusWidth);
-    prop->textureAlignment = 512;
-    prop->unifiedAddressing = prop->cooperativeLaunch = prop->concurrentKernels = prop->canMapHostMemory = 1;
-    prop->streamPrioritiesSupported = 1;
-    prop->asyncEngineCount = 1;
     return cudaSuccess;
 }
 SIM_EXPORT cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int) {
@@ -169,6 +136,10 @@ SIM_EXPORT cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
 SIM_EXPORT cudaError_t cudaFreeHost(void* pointer) {
     std::free(pointer);
     return cudaSuccess;
+}
+SIM_EXPORT cudaError_t cudaHostGetDevicePointer(void** out, void* place, unsigned) {
+    *out = place;  // one address for both, as with unified addressing
+    return place ? cudaSuccess : remember(cudaErrorInvalidValue);
 }
 SIM_EXPORT cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
 SIM_EXPORT cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }

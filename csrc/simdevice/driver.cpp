@@ -94,6 +94,7 @@ SIM_EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
             : error == CUDA_ERROR_INVALID_IMAGE  ? "CUDA_ERROR_INVALID_IMAGE"
             : error == CUDA_ERROR_INVALID_VALUE  ? "CUDA_ERROR_INVALID_VALUE"
             : error == CUDA_ERROR_NOT_FOUND      ? "CUDA_ERROR_NOT_FOUND"
+            : error == CUDA_ERROR_OUT_OF_MEMORY  ? "CUDA_ERROR_OUT_OF_MEMORY"
             : error == CUDA_ERROR_FILE_NOT_FOUND ? "CUDA_ERROR_FILE_NOT_FOUND"
                                                  : "CUDA_ERROR_UNKNOWN";
     return CUDA_SUCCESS;
@@ -160,6 +161,14 @@ SIM_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigne
 SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void**, void**) {
     return launched(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ,
                     c->sharedMemBytes);
+}
+SIM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* place, size_t bytes) {
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    *place = reinterpret_cast<CUdeviceptr>(memory::allocate(bytes));
+    return *place ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+SIM_EXPORT CUresult cuMemFree_v2(CUdeviceptr place) {
+    return !place || memory::release(reinterpret_cast<void*>(place)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 SIM_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr place, unsigned value, size_t count) {
     for (size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(place)[i] = value;

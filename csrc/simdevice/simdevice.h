@@ -3,6 +3,8 @@
 // Every figure of the device comes from ARCHWRIGHT_SIMULATED_FIGURES ("name=value,..."), written from devices.toml.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +34,9 @@ std::string quoted(const std::string& text);
 
 /// A value of cudaDeviceAttr (CUdevice_attribute has the same numbers).
 int attribute(int number);
+
+/// Keeps an error for cudaGetLastError, and returns it.
+cudaError_t remember(cudaError_t error);
 
 namespace memory {
 /// Device memory, backed lazily by the host's; null beyond the device's size.

@@ -109,43 +109,6 @@ void refuse(const char* function) {
     std::abort();
 }
 
-int attribute(int number) {
-    switch (number) {
-        case cudaDevAttrComputeCapabilityMajor: return figure("capability_major");
-        case cudaDevAttrComputeCapabilityMinor: return figure("capability_minor");
-        case cudaDevAttrMultiProcessorCount: return figure("sms");
-        case cudaDevAttrMaxSharedMemoryPerBlock: return figure("shared_per_block");
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: return figure("shared_per_block_optin");
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return figure("shared_per_sm");
-        case cudaDevAttrReservedSharedMemoryPerBlock: return figure("shared_reserved_per_block");
-        case cudaDevAttrMaxRegistersPerBlock:
-        case cudaDevAttrMaxRegistersPerMultiprocessor: return figure("registers_per_sm");
-        case cudaDevAttrMaxThreadsPerMultiProcessor: return figure("threads_per_sm");
-        case cudaDevAttrMaxBlocksPerMultiprocessor: return figure("blocks_per_sm");
-        case cudaDevAttrL2CacheSize: return figure("l2_bytes");
-        case cudaDevAttrMaxPersistingL2CacheSize: return figure("l2_bytes") / 2;
-        case cudaDevAttrClockRate: return figure("clock_khz");
-        case cudaDevAttrMemoryClockRate: return figure("memory_clock_khz");
-        case cudaDevAttrGlobalMemoryBusWidth: return figure("bus_bits");
-        case cudaDevAttrWarpSize: return figure("warp");
-        case cudaDevAttrMaxThreadsPerBlock:
-        case cudaDevAttrMaxBlockDimX:
-        case cudaDevAttrMaxBlockDimY: return figure("threads_per_block");
-        case cudaDevAttrMaxBlockDimZ: return figure("block_z");
-        case cudaDevAttrMaxGridDimX: return figure("grid_x");
-        case cudaDevAttrMaxGridDimY:
-        case cudaDevAttrMaxGridDimZ: return figure("grid_yz");
-        case cudaDevAttrUnifiedAddressing:
-        case cudaDevAttrCooperativeLaunch:
-        case cudaDevAttrCanMapHostMemory:
-        case cudaDevAttrConcurrentKernels:
-        case cudaDevAttrAsyncEngineCount:
-        case cudaDevAttrStreamPrioritiesSupported:
-        case cudaDevAttrGlobalL1CacheSupported: return 1;
-        default: return 0;  // a capability that is not there: pools, virtual memory, multicast, IPC, managed memory
-    }
-}
-
 bool launchable(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
                 std::size_t shared) {
     const auto threads = static_cast<unsigned long long>(block_x) * block_y * block_z;

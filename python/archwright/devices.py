@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .errors import fail
 from .tables import load_table
@@ -34,12 +35,14 @@ def devices() -> dict[str, Device]:
     """Every device by name. Raises AW108 for a table that is not valid, or a source that it does not list."""
     path = Path(__file__).with_name("devices.toml")
     data = load_table(path, "devices")
-    common = dict(data["capabilities"]["common"])
-    sources = [common.pop("source")]
+    shared: dict[str, dict[str, Any]] = data["capabilities"]
+    sources = [table["source"] for table in shared.values()]
     result = {}
     for name, entry in data["devices"].items():
         own = {key: figure for key, figure in entry.items() if isinstance(figure, dict)}
         sources += [figure["source"] for figure in own.values()]
+        tables = (shared["common"], shared["queried"], shared.get(entry["capability"], {}))
+        common = {key: value for table in tables for key, value in table.items() if key != "source"}
         result[name] = Device(
             name=name,
             title=entry["title"],
