@@ -20,6 +20,7 @@ __all__ = [
     "Operation",
     "Pack",
     "Unit",
+    "Unreached",
     "components",
     "find_component",
     "matrix",
@@ -86,13 +87,21 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class Unreached:
+    """A call of DeepInfer whose kernels the pack cannot have, and why."""
+
+    call: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Pack:
     """What makes a component an AOT pack: kernels of a library's run-time compiler instead of an extension module.
 
     `jit` is `tilelang` or the prefix of DeepJIT's variables; `library` the component whose wheel is run, if any;
     `libraries` the distributions and versions that the kernels fit; `engine` says that DeepInfer's own source is
-    needed. `devices` maps each target to the device that is simulated by default, `arches` compute capabilities to the
-    architecture that upstream compiles for.
+    needed; `nccl` that the operations are one rank of a group. `devices` maps each target to the device that is
+    simulated by default, `arches` compute capabilities to the architecture that upstream compiles for.
     """
 
     jit: str
@@ -103,6 +112,8 @@ class Pack:
     devices: dict[str, str]
     arches: dict[str, str]
     operations: tuple[Operation, ...]
+    nccl: bool = False
+    unreached: tuple[Unreached, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -311,4 +322,6 @@ def _pack(data: dict[str, Any] | None) -> Pack | None:
             Operation(o["name"], tuple(o["calls"]), tuple(o["targets"]), o["seconds"], o["mib"])
             for o in data["operations"]
         ),
+        nccl=data.get("nccl", False),
+        unreached=tuple(Unreached(**entry) for entry in data.get("unreached", ())),
     )

@@ -6,12 +6,14 @@ runtime half's Python: one process an operation, in an environment made of nothi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import sys
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +59,8 @@ for word in "$@"; do
     case $word in -lineinfo | --generate-line-info) ;; *) set -- "$@" "$word" ;; esac
 done
 log={logs}/$(date +%s%N)-$$
-{nvcc} "$@" -objtemp -Xcudafe=--orig_src_path_name=/src/kernel.cu --ptxas-options=--verbose >"$log" 2>&1
+{nvcc} "$@" -objtemp -Xcudafe=--orig_src_path_name=/src/kernel.cu -Xcompiler=-ffile-prefix-map={library}=/src \\
+    --ptxas-options=--verbose >"$log" 2>&1
 status=$?
 grep -v '^ptxas info' "$log"
 if [ $status -eq 0 ]; then mv "$log" "$log.ptxas"; else rm -f "$log"; fi
@@ -89,9 +92,10 @@ def pack_arches(component: Component, target: Target, device: str | None) -> tup
 def jit_cache(request: Request) -> Path:
     """Where compiled kernels are kept between builds and between checkouts: their keys cover all that they are made of.
 
-    Each set of compilers has its own, so that a change of GCC, which no key covers, is not overlooked.
+    Each set of compilers and each wrapper has its own: no key covers GCC, nor what the wrapper adds.
     """
-    compilers = sha256_of(request.environment.compilers)[:12]
+    made_with = request.environment.compilers.read_bytes() + _WRAPPER.encode()
+    compilers = hashlib.sha256(made_with).hexdigest()[:12]
     device = pack_device(request.component, request.target, request.device).name
     return cache_dir() / "jit" / f"{request.component.name}-{request.component.version}-{device}-{compilers}"
 
@@ -194,9 +198,13 @@ def _toolkit(folder: Path, request: Request, cache: Path) -> Path:
         if target.name not in ("bin", "nvcc") and (not link.is_symlink() or link.readlink() != target):
             link.unlink(missing_ok=True)
             link.symlink_to(target)
-    nvcc = write_if_changed(view / "bin" / "nvcc", _WRAPPER.format(nvcc=real / "bin" / "nvcc", logs=logs))
+    nvcc = write_if_changed(view / "bin" / "nvcc", _wrapper(real / "bin" / "nvcc", logs, folder / "library"))
     nvcc.chmod(0o755)
     return view
+
+
+def _wrapper(nvcc: Path | str, logs: Path | str, library: Path | str) -> str:
+    return _WRAPPER.format(nvcc=nvcc, logs=logs, library=library)
 
 
 def _write_facts(folder: Path, request: Request, shapes: Shapes) -> None:
@@ -229,6 +237,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "nvcc_version_text": run([toolkit / "bin" / "nvcc", "--version"]),
         "command": command + _flag(request.target),
         "calls": {operation.name: list(operation.calls) for operation in pack.operations},
+        "unreached": [asdict(unreached) for unreached in pack.unreached],
     }
 
 
@@ -252,7 +261,8 @@ def _worker_environment(
         "ARCHWRIGHT_JIT": "off",  # another pack in the environment must not answer
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
-    return variables | simulation(device.name, environment)
+    assert request.component.pack is not None
+    return variables | simulation(device.name, environment, nccl=request.component.pack.nccl)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -26,6 +26,8 @@ __all__ = ["Simulation", "build_stand_ins", "refusal_in", "run_simulated", "simu
 
 #: In the order in which they are preloaded.
 _LIBRARIES = ("libcudart.so.13", "libcuda.so.1", "libcublas_stand_in.so")
+#: Preloaded only for a program that is one rank of a group: torch's own NCCL serves a program alone.
+_NCCL = "libnccl.so.2"
 #: What the stand-ins say of themselves: a driver of the locked toolchain's release, the runtime that torch has.
 _RUNTIME_VERSION = 13000
 
@@ -45,7 +47,8 @@ def build_stand_ins(environment: Environment) -> Path:
             fix=f"`archwright env create {environment.target}`",
         )
     text = b"".join(path.read_bytes() for path in sorted(source.iterdir()) if path.is_file())
-    digest = hashlib.sha256(text + environment.compilers.read_bytes()).hexdigest()[:16]
+    made_with = environment.compilers.read_bytes() + environment.nccl.encode()
+    digest = hashlib.sha256(text + made_with).hexdigest()[:16]
     place = cache_dir() / "simdevice" / digest
     if place.is_dir():
         return place
@@ -55,7 +58,7 @@ def build_stand_ins(environment: Environment) -> Path:
             staged = Path(staging) / "lib"
             _compile(source, Path(staging) / "build", environment)
             staged.mkdir()
-            for name in _LIBRARIES:
+            for name in (*_LIBRARIES, _NCCL):
                 shutil.copy(Path(staging) / "build" / name, staged / name)
             try:
                 staged.rename(place)
@@ -71,6 +74,7 @@ def _compile(source: Path, build: Path, environment: Environment) -> None:
         *(tools / "cmake", "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"),
         *(f"-DCMAKE_C_COMPILER={environment.cc}", f"-DCMAKE_CXX_COMPILER={environment.cxx}"),
         *("-DCMAKE_BUILD_TYPE=Release", f"-DSIMDEVICE_CUDA_INCLUDE={environment.toolkit / 'include'}"),
+        f"-DSIMDEVICE_NCCL_INCLUDE={environment.nccl_root / 'include'}",
     ]
     try:
         run(configure)
@@ -86,8 +90,11 @@ def _compile(source: Path, build: Path, environment: Environment) -> None:
         ) from error
 
 
-def simulation(name: str, environment: Environment, log: Path | None = None) -> dict[str, str]:
-    """The variables under which a program sees the device `name`; `log` is a folder for its records."""
+def simulation(name: str, environment: Environment, log: Path | None = None, *, nccl: bool = False) -> dict[str, str]:
+    """The variables under which a program sees the device `name`; `log` is a folder for its records.
+
+    With `nccl` it is one rank of a group whose other ranks do not exist (csrc/simdevice/nccl.cpp).
+    """
     device: Device = find_device(name)
     place = build_stand_ins(environment)
     major, minor, *_ = environment.nvcc.split(".")
@@ -96,7 +103,7 @@ def simulation(name: str, environment: Environment, log: Path | None = None) -> 
         "ARCHWRIGHT_SIMULATED_DEVICE": device.name,
         "ARCHWRIGHT_SIMULATED_TITLE": device.title,
         "ARCHWRIGHT_SIMULATED_FIGURES": device.as_text() + versions,
-        "LD_PRELOAD": " ".join(str(place / library) for library in _LIBRARIES),
+        "LD_PRELOAD": " ".join(str(place / library) for library in (*_LIBRARIES, *([_NCCL] if nccl else []))),
     }
     return variables | ({"ARCHWRIGHT_SIMULATION_LOG": str(log)} if log else {})
 
