@@ -160,7 +160,7 @@ def test_without_settings_the_environment_says_the_target() -> None:
         ({"cmake.define.CMAKE_CXX_FLAGS": "-O0"}, "AW109"),
         ({"build-dir": "/tmp/x"}, "AW109"),
         ({"cmake.define.ARCHWRIGHT_TARGET": "rtx4090"}, "AW102"),
-        ({"cmake.define.ARCHWRIGHT_TARGET": "sm90"}, "AW105"),
+        ({"cmake.define.ARCHWRIGHT_TARGET": "sm90"}, "AW106"),
         ({"cmake.define.ARCHWRIGHT_GENCODES": "sm_100f"}, "AW107"),
         ({"cmake.define.ARCHWRIGHT_NCCL_ROOT": "/nowhere"}, "AW312"),
     ],

@@ -33,7 +33,7 @@ def test_the_matrix_as_json_and_nothing_else(run: Run) -> None:
     data = json.loads(out)
     assert (status, err) == (0, "")
     assert [target["name"] for target in data["targets"]] == ["sm100", "sm90", "ascend950"]
-    assert len(data["cells"]) == 36
+    assert len(data["cells"]) == 42
     for cell in data["cells"]:
         assert set(cell) >= {"component", "target", "processor", "state", "reason", "pending", "available", "evidence"}
         assert cell["state"] in ("build", "experimental", "refused")
@@ -42,7 +42,7 @@ def test_the_matrix_as_json_and_nothing_else(run: Run) -> None:
 def test_the_matrix_of_one_target(run: Run) -> None:
     data = json.loads(run("targets", "sm90", "--json")[1])
     assert {cell["target"] for cell in data["cells"]} == {"sm90"}
-    assert len(data["cells"]) == 12
+    assert len(data["cells"]) == 14
 
 
 def test_the_matrix_for_people_names_every_cell_and_reason(run: Run) -> None:
@@ -256,7 +256,7 @@ def test_the_installed_command_and_the_module_are_the_same_thing(root: Path) -> 
     )
 
     assert good.returncode == 0
-    assert len(json.loads(good.stdout)["cells"]) == 36
+    assert len(json.loads(good.stdout)["cells"]) == 42
     assert good.stderr == ""
     assert bad.returncode == 3
     assert json.loads(bad.stdout)["error"]["code"] == "AW102"

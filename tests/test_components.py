@@ -28,9 +28,10 @@ def error_of(target: str, *names: str, processor: str = "x86_64", experimental: 
 def test_the_matrix_is_whole() -> None:
     cells = Counter((c.component, c.target, c.processor) for c in matrix())
 
-    assert len(cells) == 6 * 3 * 2
+    assert len(cells) == 7 * 3 * 2
     assert set(cells.values()) == {1}
-    assert {c[0] for c in cells} == {"flash_mla", "deep_gemm", "deep_gemm_aot", "deep_ep", "engine", "tilelang_ops"}
+    packs = {"deep_gemm_aot", "deep_ep_aot"}
+    assert {c[0] for c in cells} == {"flash_mla", "deep_gemm", "deep_ep", "engine", "tilelang_ops"} | packs
 
 
 @pytest.mark.parametrize("cell", matrix(), ids=lambda c: f"{c.component}-{c.target}-{c.processor}")
@@ -57,7 +58,7 @@ def test_an_experimental_target_has_no_official_cells() -> None:
 def test_f3_every_gap_of_aarch64_is_named() -> None:
     gaps = [c for c in matrix() if c.processor == "aarch64"]
 
-    assert len(gaps) == 18
+    assert len(gaps) == 21
     for cell in gaps:
         assert not cell.available
         assert "aarch64" in cell.pending or "issue" in cell.pending or cell.reason
@@ -89,12 +90,12 @@ def test_sm90_is_not_built_yet_and_names_its_issue() -> None:
 
 def test_sm90_without_names_wants_the_flag_and_then_builds_what_can_be_built() -> None:
     assert error_of("sm90").code == "AW106"
-    assert select("sm90", experimental=True) == ["deep_gemm"]
+    assert select("sm90", experimental=True) == ["deep_ep", "deep_gemm"]
 
 
 def test_packs_and_libraries_are_asked_for_apart() -> None:
     target = target_table().targets["sm100"]
-    assert [c.name for c in select_cells(target, (), "x86_64", packs=True)] == ["deep_gemm_aot"]
+    assert [c.name for c in select_cells(target, (), "x86_64", packs=True)] == ["deep_ep_aot", "deep_gemm_aot"]
     assert "deep_gemm_aot" not in select("sm100")
     error = error_of("sm100", "deep_gemm_aot")
     assert error.code == "AW109"

@@ -113,7 +113,7 @@ def site(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> 
     dimensions |= {"expert_parallel_size": 8, "fp8_granularity": 32}
     lines = [f"{name} = {{ value = {value}, source = 'this test' }}" for name, value in dimensions.items()]
     shapes.write_text("\n".join(['schema = 1\nmodel = "small"\n[dimensions]', *lines, "[tokens]\nall = [1, 128]\n"]))
-    command = ["archwright", "aot", "sm100", "--shapes", str(shapes), "--out", str(folder), "--json"]
+    command = ["archwright", "aot", "sm100", "deep_gemm_aot", "--shapes", str(shapes), "--out", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)

@@ -39,6 +39,10 @@ class Model:
         except KeyError:
             raise AttributeError(f"the shape file has no dimension {name}") from None
 
+    def phases(self):
+        """The names of the phases."""
+        return list(self._facts["tokens"])
+
     def tokens(self, *phases):
         """Token counts of the named phases (of all, without a name), ascending, each once."""
         return sorted({n for phase in phases or self._facts["tokens"] for n in self._facts["tokens"][phase]})

@@ -141,7 +141,7 @@ def _combine(model, buffer, sms, tokens, received, handle):
 
 @contextlib.contextmanager
 def _until_the_cpu_waits():
-    """The end of a dispatch with CPU synchronisation: the kernel was launched, and the counts that it writes never come.
+    """The end of a dispatch with CPU synchronisation: its kernel was launched, the counts that it writes never come.
 
     What follows (the copy of the received tokens) has the same kernel without synchronisation.
     """
@@ -170,8 +170,8 @@ def ep_buffer(model):
         buffer.destroy()
 
     for ranks in _topologies(model):
-        for phase, syncs in (("prefill", (False, True)), ("decode", (False,))):
+        for phase in model.phases():
             max_tokens = max(model.tokens(phase))
-            for sync in syncs:
+            for sync in (False,) if phase == "decode" else (False, True):
                 shape = {"ranks": ranks, "phase": phase, "max_tokens": max_tokens, "cpu_sync": sync}
                 yield shape, partial(call, ranks, max_tokens, max_tokens, sync)
