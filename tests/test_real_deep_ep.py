@@ -19,6 +19,10 @@ ROOT = Path(__file__).parent.parent
 RANKS, DOMAIN, TOKENS, SMS = 16, 8, 128, 24
 SHAPES = {"hidden_size": 4096, "n_routed_experts": 32, "num_experts_per_tok": 4, "fp8_granularity": 32}
 SHAPES |= {"expert_parallel_size": RANKS, "nvlink_domain_size": DOMAIN, "userbuffer_comm_sms": SMS}
+SHAPES |= {"engram_layers": 1, "engram_vocab_size": 500, "engram_max_ngram_size": 2, "engram_n_heads": 2}
+SHAPES |= {"engram_head_dim": 256}
+#: Of the first two primes from 500 on, for 16 ranks, padded to 256.
+ROWS = (503 + 509 + 255) // 256 * 256
 
 #: What an engine does, with a group of `ranks`; nothing of the pack's own cases.
 CALL = f"""
@@ -40,6 +44,16 @@ y = empty(received[0].shape[0], 4096, dtype=torch.bfloat16)
 buffer.combine(y, handle, bias=empty(m, 4096, dtype=torch.bfloat16), num_sms={SMS}, async_with_compute_stream=True,
                allocate_on_comm_stream=True, previous_event=buffer.capture(), defer_epilogue=True).current_stream_wait()
 buffer.destroy()
+group, rows = dist.new_group(list(range(ranks))), {ROWS}
+table = [rows // ranks], 256, m, 2, torch.float8_e4m3fn, 2
+gpu, storage = deep_ep.EngramBuffer.get_storage_size_hint(group, *table)
+qps, depth, restrict = deep_ep.EngramBuffer.get_theoretical_config(group, 1, m, 2)
+engram = deep_ep.EngramBuffer(group, gpu, storage, True, qps, depth, restrict, explicitly_destroy=True)
+engram.set_config(*table)
+engram.write([empty(rows // ranks, 256, dtype=torch.float8_e4m3fn)], sfs=[empty(rows, 2, dtype=torch.int32)])
+for wait in engram.fetch(empty(1, m, 2, dtype=torch.int32)):
+    wait()
+engram.destroy()
 print("hits")
 """
 

@@ -109,6 +109,10 @@ constexpr int kPresent[] = {
     cudaDevAttrLocalL1CacheSupported,
     cudaDevAttrComputePreemptionSupported,
     cudaDevAttrEccEnabled,
+    // of virtual memory (peers.cpp); the last lets adapters write into it, of which nothing is simulated
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
 };
 
 // Consecutive attributes are not consecutive numbers, so the fields of an array name each of theirs.

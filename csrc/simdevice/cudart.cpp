@@ -30,7 +30,9 @@ void fill(void* place, int value, std::size_t bytes) {
         return;
     }
     std::memset(place, 0, first - begin);
-    madvise(reinterpret_cast<void*>(first), last_page - first, MADV_DONTNEED);
+    // the pages of a file (peers.cpp) are dropped with their content by the first, those of no file by the second
+    if (madvise(reinterpret_cast<void*>(first), last_page - first, MADV_REMOVE) != 0)
+        madvise(reinterpret_cast<void*>(first), last_page - first, MADV_DONTNEED);
     std::memset(reinterpret_cast<void*>(last_page), 0, end - last_page);
 }
 

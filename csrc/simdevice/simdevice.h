@@ -46,6 +46,9 @@ bool release(void* pointer);
 /// Whether `pointer` lies in device memory, and where its allocation begins.
 bool find(const void* pointer, void** base, std::size_t* bytes);
 std::size_t in_use();
+/// A range that was mapped elsewhere is device memory, or is no longer.
+void enter(void* place, std::size_t bytes);
+void leave(void* place, std::size_t bytes);
 }  // namespace memory
 
 /// What the driver would refuse: blocks, clusters and shared memory that the device does not have.

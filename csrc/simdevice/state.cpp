@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -38,6 +39,7 @@ int open_log() {
 struct Allocations {
     std::mutex mutex;
     std::map<std::uintptr_t, std::size_t> blocks;
+    std::map<std::uintptr_t, std::size_t> entered;
     std::size_t used = 0;
 };
 
@@ -155,13 +157,32 @@ bool find(const void* pointer, void** base, std::size_t* bytes) {
     auto& all = allocations();
     const std::lock_guard lock(all.mutex);
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-    auto after = all.blocks.upper_bound(address);
-    if (after == all.blocks.begin()) return false;
-    --after;
-    if (address >= after->first + after->second) return false;
-    if (base) *base = reinterpret_cast<void*>(after->first);
-    if (bytes) *bytes = after->second;
-    return true;
+    for (const auto* blocks : {&all.blocks, &all.entered}) {
+        auto after = blocks->upper_bound(address);
+        if (after == blocks->begin() || address >= std::prev(after)->first + std::prev(after)->second) continue;
+        --after;
+        if (base) *base = reinterpret_cast<void*>(after->first);
+        if (bytes) *bytes = after->second;
+        return true;
+    }
+    return false;
+}
+
+void enter(void* place, std::size_t bytes) {
+    auto& all = allocations();
+    const std::lock_guard lock(all.mutex);
+    all.entered[reinterpret_cast<std::uintptr_t>(place)] = bytes;
+    all.used += bytes;
+}
+
+void leave(void* place, std::size_t bytes) {
+    auto& all = allocations();
+    const std::lock_guard lock(all.mutex);
+    const auto begin = reinterpret_cast<std::uintptr_t>(place);
+    for (auto one = all.entered.lower_bound(begin); one != all.entered.end() && one->first < begin + bytes;) {
+        all.used -= one->second;
+        one = all.entered.erase(one);
+    }
 }
 
 std::size_t in_use() {
