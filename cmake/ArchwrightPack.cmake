@@ -3,7 +3,7 @@
 #
 # The build backend (python/archwright/packs.py) passes these in an initial cache:
 #   ARCHWRIGHT_OPERATIONS       names, from the recipe     ARCHWRIGHT_CASES            case files, the first is run
-#   ARCHWRIGHT_JIT_CACHE        folder of compiled kernels ARCHWRIGHT_WORKER           csrc/aot/worker.py
+#   ARCHWRIGHT_JIT_CACHE        folder of compiled kernels ARCHWRIGHT_WORKER           files of csrc/aot
 #   ARCHWRIGHT_WORKER_COMMAND   launcher, environment and interpreter in front of the worker's arguments
 #   ARCHWRIGHT_PACKING_COMMAND  what collects              ARCHWRIGHT_PACKAGE          the package in the wheel
 include_guard(GLOBAL)
@@ -28,7 +28,7 @@ function(archwright_pack)
             COMMAND
                 ${ARCHWRIGHT_WORKER_COMMAND} --cases "${first}" --cache "${ARCHWRIGHT_JIT_CACHE}/${operation}" -c
                 "${facts}" -o "${result}"
-            DEPENDS "${facts}" ${cases} "${ARCHWRIGHT_WORKER}" "${CMAKE_BINARY_DIR}/environment.json"
+            DEPENDS "${facts}" ${cases} ${ARCHWRIGHT_WORKER} "${CMAKE_BINARY_DIR}/environment.json"
             COMMENT "Compiling the kernels of ${operation}"
             VERBATIM
         )

@@ -35,6 +35,7 @@ class Pack:
             "version": "1.0",
             "jit": "DG",
             "libraries": {"tiny": "1.0"},
+            "optional": {},
             "nvcc": "13.2.86",
             "nvcc_version_text": VERSION_TEXT,
             "command": "archwright aot sm100",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -80,22 +81,23 @@ def test_names_keep_their_order_and_repeats_do_not_build_twice() -> None:
     assert select("sm100", "engine", "deep_ep", "engine") == ["engine", "deep_ep"]
 
 
-def test_sm90_is_not_built_yet_and_names_its_issue() -> None:
-    error = error_of("sm90", "engine", experimental=True)
+def test_what_is_not_built_yet_names_its_issue() -> None:
+    error = error_of("ascend950", "engine")
 
     assert error.code == "AW105"
     assert error.exit is Exit.REFUSED == 3
-    assert "issue 7" in error.why
+    assert "issue 6" in error.why
 
 
 def test_sm90_without_names_wants_the_flag_and_then_builds_what_can_be_built() -> None:
     assert error_of("sm90").code == "AW106"
-    assert select("sm90", experimental=True) == ["deep_ep", "deep_gemm"]
+    assert select("sm90", experimental=True) == ["deep_ep", "deep_gemm", "engine"]
 
 
 def test_packs_and_libraries_are_asked_for_apart() -> None:
     target = target_table().targets["sm100"]
-    assert [c.name for c in select_cells(target, (), "x86_64", packs=True)] == ["deep_ep_aot", "deep_gemm_aot"]
+    packs = ["deep_ep_aot", "deep_gemm_aot", "tilelang_ops"]
+    assert [c.name for c in select_cells(target, (), "x86_64", packs=True)] == packs
     assert "deep_gemm_aot" not in select("sm100")
     error = error_of("sm100", "deep_gemm_aot")
     assert error.code == "AW109"
@@ -118,13 +120,18 @@ def test_cuda_only_archives_are_refused_for_ascend(name: str) -> None:
     assert "CUDA only" in error.why
 
 
-def test_a_pending_cell_that_is_named_is_an_error_even_beside_good_ones() -> None:
+def test_a_pending_cell_that_is_named_is_an_error_even_beside_good_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A requested cell is produced or is an error; it is never skipped."""
-    error = error_of("sm100", "deep_ep", "tilelang_ops")
+    recipes = dict(components())
+    pending = tuple(replace(cell, pending="not built yet: issue 99") for cell in recipes["engine"].cells)
+    recipes["engine"] = replace(recipes["engine"], cells=pending)
+    monkeypatch.setattr("archwright.components.components", lambda: recipes)
+
+    error = error_of("sm100", "deep_ep", "engine")
 
     assert error.code == "AW105"
-    assert "tilelang_ops" in error.found
-    assert "issue 5" in error.why
+    assert "engine" in error.found
+    assert "issue 99" in error.why
 
 
 def test_an_unknown_component_is_wrong_usage() -> None:

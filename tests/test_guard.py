@@ -27,8 +27,10 @@ FACTS: dict[str, Any] = {
     "nccl": "2.32.3",
     "driver": False,
     "devices": {c: list(names) for c, names in target_table().targets["sm100"].devices.items()},
+    "pack": None,
     "archwright": "0.1.0",
 }
+PACK = {"distribution": "archwright-aot-deep-ep", "variables": ["EP_JIT_NVCC_COMPILER"]}
 
 NVML = r"""
 #include <stdlib.h>
@@ -277,3 +279,45 @@ def test_it_needs_nothing_but_the_standard_library_and_starts_nothing(root: Path
     names |= {str(n.module).partition(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     assert names <= sys.stdlib_module_names
     assert not names & {"subprocess", "socket", "urllib"}
+
+
+@pytest.fixture
+def without_nvcc(site: Site) -> Site:
+    """A library with an AOT pack, on a machine without a toolkit in the place where everybody looks."""
+    guard = site.folder / "pkg" / "_archwright.py"
+    guard.write_text(guard.read_text().replace("/usr/local/cuda", "/nonexistent"))
+    site.facts(pack=PACK)
+    return site
+
+
+def test_aw609_neither_pack_nor_compiler_is_a_warning(without_nvcc: Site) -> None:
+    run = without_nvcc.run(PATH="/nonexistent")
+    assert run.returncode == 0
+    for words in ("RuntimeWarning", "AW609", "archwright-aot-deep-ep", "EP_JIT_NVCC_COMPILER"):
+        assert words in run.stderr
+
+
+def test_aw609_where_only_the_pack_may_be_used_it_stops(without_nvcc: Site) -> None:
+    assert_stopped(without_nvcc.run(PATH="/nonexistent", ARCHWRIGHT_JIT="strict"), "AW609", "no archwright-aot-deep-ep")
+
+
+@pytest.mark.parametrize("name", ["CUDA_HOME", "EP_JIT_NVCC_COMPILER", "PATH"])
+def test_a_compiler_is_found_where_upstream_looks(name: str, without_nvcc: Site, tmp_path: Path) -> None:
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("")
+    nvcc.chmod(0o755)
+    places = {"CUDA_HOME": nvcc.parents[1], "EP_JIT_NVCC_COMPILER": nvcc, "PATH": nvcc.parent}
+    assert "AW609" not in without_nvcc.run(**({"PATH": "/nonexistent"} | {name: str(places[name])})).stderr
+
+
+def test_aw609_also_stops_where_a_compiler_must_not_be_used(without_nvcc: Site, tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("")
+    nvcc.chmod(0o755)
+    assert_stopped(without_nvcc.run(EP_JIT_NVCC_COMPILER=str(nvcc), ARCHWRIGHT_JIT="strict"), "AW609", "strict is set")
+
+
+def test_the_pack_makes_a_compiler_unnecessary(without_nvcc: Site) -> None:
+    without_nvcc.install("archwright-aot-deep-ep", "2.5.0")
+    assert "AW609" not in without_nvcc.run(PATH="/nonexistent", ARCHWRIGHT_JIT="strict").stderr

@@ -1,4 +1,4 @@
-"""The simulated device with the real torch, and a real AOT pack of DeepGEMM used without any compiler."""
+"""The simulated device with the real torch, and the real AOT packs used without any compiler."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from archwright.aotcli import aot
+from archwright.components import Component, components
 from archwright.environment import Environment, create_environment
 from archwright.errors import ArchwrightError
 from archwright.evidence import write_evidence
+from archwright.packs import DEFAULT_SHAPES
+from archwright.shapes import load_shapes
 from archwright.simulate import run_simulated, simulation
 from archwright.targets import target_table
 
 pytestmark = pytest.mark.wheels
 
 ROOT = Path(__file__).parent.parent
+EVERY_CASE = Path(__file__).with_name("every_case.py")
+PACKS = [component for component in components().values() if component.pack]
 assert aot.name == "aot"
+
+
+class Used(NamedTuple):
+    status: int
+    said: str
+    started: list[str]
 
 
 @pytest.fixture(scope="session")
@@ -105,73 +117,111 @@ def test_no_evidence_above_level_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.fixture(scope="session")
 def site(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """DeepGEMM and its pack for a small shape file, installed into a folder."""
-    folder = tmp_path_factory.mktemp("packs")
-    shapes = folder / "small.toml"
-    dimensions = {"hidden_size": 4096, "hc_mult": 4, "q_lora_rank": 1536, "num_attention_heads": 8, "head_dim": 512}
-    dimensions |= {"n_routed_experts": 16, "moe_intermediate_size": 2048, "num_experts_per_tok": 2}
-    dimensions |= {"expert_parallel_size": 8, "fp8_granularity": 32}
-    lines = [f"{name} = {{ value = {value}, source = 'this test' }}" for name, value in dimensions.items()]
-    shapes.write_text("\n".join(['schema = 1\nmodel = "small"\n[dimensions]', *lines, "[tokens]\nall = [1, 128]\n"]))
-    command = ["archwright", "aot", "sm100", "deep_gemm_aot", "--shapes", str(shapes), "--out", str(folder), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    """Every pack with the libraries that it is for, made for the shipped shapes and installed into one folder."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        ["archwright", "aot", "sm100", "--json"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    library = next((ROOT / "dist" / "sm100").glob("deepinfer_gemm-*.whl"))
-    wheels = [found["wheels"][0]["path"], str(library)]
+    packs = [found["path"] for found in json.loads(done.stdout)["wheels"]]
+    assert len(packs) == len(PACKS)
+    libraries = {components()[pack.library].distribution for c in PACKS if (pack := c.pack) and pack.library}
+    wheels = [str(newest(ROOT / "dist" / "sm100", name.replace("-", "_"))) for name in libraries]
     pip = [str(environment.toolchain / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--target", str(folder / "site"), *wheels], check=True)
-    return folder / "site"
+    subprocess.run([*pip, "--target", str(folder), *packs, *wheels], check=True)
+    return folder
 
 
-CALL = """
-import sys, torch, deep_gemm
+def newest(folder: Path, name: str) -> Path:
+    return max(folder.glob(f"{name}-*+cu*.sm100-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
+
+
+def use(environment: Environment, site: Path, tmp_path: Path, *words: str, jit: str = "strict") -> Used:
+    """Run Python with nothing on PATH and the packs alone, and note every program that is started."""
+    home, trace, strace = tmp_path / "home", tmp_path / "trace", shutil.which("strace")
+    home.mkdir(exist_ok=True)
+    if strace is None:
+        pytest.skip("strace is not installed: compiler processes could only be assumed")
+    variables = {"HOME": str(home), "PATH": "/nonexistent", "PYTHONPATH": str(site), "ARCHWRIGHT_JIT": jit}
+    command = [strace, "-f", "-qq", "-e", "trace=execve", "-o", str(trace)]
+    command += [str(environment.runtime / "bin" / "python"), "-B", *words]
+    done = subprocess.run(
+        command, env=variables | simulation("b200", environment), capture_output=True, text=True, check=False
+    )
+    started = [line.split('"')[1] for line in trace.read_text().splitlines() if "execve(" in line and "= 0" in line]
+    return Used(done.returncode, done.stdout + done.stderr, started)
+
+
+@pytest.mark.parametrize(
+    # those of a group of ranks have tests of their own: tests/test_real_deep_ep.py
+    "component",
+    [component for component in PACKS if component.pack and not component.pack.nccl],
+    ids=lambda component: component.name,
+)
+def test_e1_with_the_packs_every_shape_is_a_hit_and_no_compiler_is_started(
+    environment: Environment, site: Path, tmp_path: Path, component: Component
+) -> None:
+    assert component.pack is not None
+    operations = [op.name for op in component.pack.operations if "sm100" in op.targets]
+    facts = {"component": component.name, "cases": component.pack.cases[0], "operations": operations}
+    (tmp_path / "facts.json").write_text(json.dumps(facts | load_shapes(DEFAULT_SHAPES).as_dict()))
+
+    used = use(environment, site, tmp_path, str(EVERY_CASE), str(ROOT / "csrc"), str(tmp_path / "facts.json"))
+
+    assert used.status == 0, used.said
+    manifest = json.loads((site / component.package / "manifest.json").read_text())
+    cases = sum(len(op["cases"]) for op in manifest["operations"] if op["name"] in operations)
+    assert used.said.splitlines()[-1] == f"{cases} cases"
+    # upstream asks its compiler for the version, once; nothing else that could compile is started
+    assert {Path(name).name for name in used.started} <= {"python", "sh", "ldconfig", "nvcc"}
+    compilers = [name for name in used.started if name.endswith("nvcc")]
+    assert len(compilers) <= 1
+    assert all(name.startswith(str(site)) for name in compilers)
+    kept = [path for name in ("cubin", "so", "cu") for path in (tmp_path / "home").rglob(f"*.{name}")]
+    assert not kept, "nothing was compiled into the user's own cache"
+
+
+DEEP_GEMM = """
+import torch, deep_gemm
 deep_gemm.set_pdl(True)
-def call(m, k):
-    a = torch.empty(m, k, device="cuda", dtype=torch.bfloat16)
-    b = torch.empty(24, k, device="cuda", dtype=torch.float32)
-    deep_gemm.tf32_hc_prenorm_gemm(a, b, torch.empty(16, m, 24, device="cuda"), torch.empty(16, m, device="cuda"), 16)
-for m in (1, 128):
-    call(m, 16384)
-print("hits")
-if len(sys.argv) > 1:
-    call(1, 8192)
+a = torch.empty(1, 8192, device="cuda", dtype=torch.bfloat16)
+b = torch.empty(24, 8192, device="cuda", dtype=torch.float32)
+deep_gemm.tf32_hc_prenorm_gemm(a, b, torch.empty(16, 1, 24, device="cuda"), torch.empty(16, 1, device="cuda"), 16)
+"""
+TILELANG = """
+import tilelang, torch, tile_kernels
+x = torch.empty(4, 1000, device="cuda", dtype=torch.bfloat16)
+tile_kernels.quant.swiglu_forward(x, "bf16")
 """
 
 
-def use(environment: Environment, site: Path, tmp_path: Path, *words: str) -> tuple[int, str, list[str]]:
-    """Call DeepGEMM with nothing on PATH and the pack alone; status, output and every program that was started."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "use.py").write_text(CALL)
-    variables = {"HOME": str(tmp_path / "home"), "PATH": "/nonexistent", "PYTHONPATH": str(site)}
-    variables |= {"ARCHWRIGHT_JIT": "strict"} | simulation("b200", environment)
-    strace, trace = shutil.which("strace"), tmp_path / "trace"
-    if strace is None:
-        pytest.skip("strace is not installed: compiler processes could only be assumed")
-    command = [strace, "-f", "-qq", "-e", "trace=execve", "-o", str(trace)]
-    command += [str(environment.runtime / "bin" / "python"), str(tmp_path / "use.py"), *words]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    started = [line.split('"')[1] for line in trace.read_text().splitlines() if "execve(" in line and "= 0" in line]
-    return done.returncode, done.stdout + done.stderr, started
+@pytest.mark.parametrize(
+    ("code", "kernel", "command"),
+    [
+        (DEEP_GEMM, "sm100_tf32_hc_prenorm_gemm_impl< 24, 8192,", "archwright aot sm100 deep_gemm_aot"),
+        (TILELANG, "swiglu", "archwright aot sm100 tilelang_ops"),
+    ],
+    ids=["deep_gemm", "tilelang"],
+)
+def test_e1_a_miss_names_kernel_and_command(
+    environment: Environment, site: Path, tmp_path: Path, code: str, kernel: str, command: str
+) -> None:
+    used = use(environment, site, tmp_path, "-c", code)
+
+    assert used.status != 0
+    for words in ("AW607: kernel is not in the AOT pack", kernel, command):
+        assert words in used.said
 
 
-def test_e1_with_the_pack_no_compiler_process_is_started(environment: Environment, site: Path, tmp_path: Path) -> None:
-    status, said, started = use(environment, site, tmp_path)
+def test_e1_without_the_pack_the_library_says_what_is_missing(
+    environment: Environment, site: Path, tmp_path: Path
+) -> None:
+    for name in ("deep_gemm", "deepinfer_gemm-*.dist-info"):
+        found = next(site.glob(name))
+        (tmp_path / found.name).symlink_to(found)
 
-    assert (status, said.splitlines()[-1]) == (0, "hits"), said
-    stand_in = str(site / "archwright_aot_deep_gemm" / "toolkit" / "bin" / "nvcc")
-    # upstream asks its compiler for the version, once; nothing else that could compile is started
-    assert started.count(stand_in) == 1
-    assert {Path(name).name for name in started} <= {"python", "sh", "ldconfig", "nvcc"}
-    assert [name for name in started if name.endswith("nvcc")] == [stand_in]
-    assert not list((tmp_path / "home" / ".dj").glob("cache/*"))
+    used = use(environment, tmp_path, tmp_path, "-c", DEEP_GEMM)
 
-
-def test_e1_a_miss_names_kernel_and_command(environment: Environment, site: Path, tmp_path: Path) -> None:
-    status, said, _ = use(environment, site, tmp_path, "miss")
-
-    assert status != 0
-    assert "hits" in said
-    assert "AW607: kernel is not in the AOT pack" in said
-    assert "sm100_tf32_hc_prenorm_gemm_impl< 24, 8192," in said
-    assert "archwright aot sm100 deep_gemm_aot" in said
+    assert used.status != 0
+    assert "AW609: neither an AOT pack nor a compiler" in used.said
+    assert "no archwright-aot-deep-gemm in this environment" in used.said

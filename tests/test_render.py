@@ -83,8 +83,8 @@ def test_what_the_user_says_is_not_cut_by_a_share(plan: Plan, capsys: Capture) -
     ("count", "words"),
     [
         (0, "the recipes' figures: nothing was measured here yet"),
-        (2, "measured here for 2 of 3 files; the others as the recipes say"),
-        (3, "measured here for 3 of 3 files\n"),
+        (2, "measured here for 2 of 3; the others as the recipes say"),
+        (3, "measured here for 3 of 3\n"),
     ],
 )
 def test_the_plan_says_where_its_figures_come_from(count: int, words: str, plan: Plan, capsys: Capture) -> None:

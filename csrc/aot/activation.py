@@ -10,18 +10,12 @@ ARCHWRIGHT_JIT=strict   a kernel that the pack does not have is an error, also w
 ARCHWRIGHT_JIT=off      the pack is not used
 """
 
-import functools
 import hashlib
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
-import inspect
 import json
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -30,8 +24,6 @@ MANIFEST = json.loads((PACK / "manifest.json").read_text(encoding="utf-8"))
 #: The folder that upstream takes for a CUDA toolkit, and the stand-in compiler in it.
 STAND_IN_HOME = PACK / "toolkit"
 STAND_IN = STAND_IN_HOME / "bin" / "nvcc"
-
-_TILELANG_CACHE = "tilelang.cache.kernel_cache"
 
 
 class PackError(RuntimeError):
@@ -93,12 +85,12 @@ def _strict():
 
 
 def _check_versions():
-    for name, needed in MANIFEST["libraries"].items():
+    for name, needed in (MANIFEST["libraries"] | MANIFEST["optional"]).items():
         try:
             found = importlib.metadata.version(name).partition("+")[0]
         except importlib.metadata.PackageNotFoundError:
             found = None
-        if found != needed:
+        if found != needed and (found or name in MANIFEST["libraries"]):
             raise _error(
                 "AW606",
                 "AOT pack does not fit",
@@ -171,76 +163,18 @@ def _supply_stand_in():
 
 
 def _activate_tilelang():
+    from . import tilelang_cache
+
     if _find_nvcc() is None:
         _supply_stand_in()
-    if module := sys.modules.get(_TILELANG_CACHE):
-        _hook_tilelang(module)
-    else:
-        sys.meta_path.insert(0, _Finder())
+    tilelang_cache.make_keys_portable()
+    tilelang_cache.put_behind(PACK / "root" / "tilelang", _on_miss)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Hooks TileLang's kernel cache when it is imported, and not before: the pack itself imports nothing."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name != _TILELANG_CACHE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            _hook_tilelang(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-def _hook_tilelang(module):
-    """Look a kernel up in the pack when TileLang's own cache does not have it.
-
-    The entry is copied into the user's cache first: TileLang deletes entries that it finds damaged, and nothing may
-    ever be deleted here.
-    """
-    env = sys.modules["tilelang.env"]
-    if env.CUDA_HOME in (None, "") and os.environ.get("CUDA_HOME"):
-        _set_everywhere("CUDA_HOME", os.environ["CUDA_HOME"])
-    cache_class = module.KernelCache
-    load, signature = cache_class._load_kernel_from_disk, inspect.signature(cache_class._load_kernel_from_disk)
-
-    @functools.wraps(load)
-    def load_or_seed(cache, key, *args, **kwargs):
-        kernel = load(cache, key, *args, **kwargs)
-        if kernel is None and _seed(Path(cache._get_cache_path(key))):
-            kernel = load(cache, key, *args, **kwargs)
-        if kernel is None and (_strict() or _find_nvcc() is None):
-            raise _missing(signature.bind(cache, key, *args, **kwargs).arguments.get("func"), key)
-        return kernel
-
-    cache_class._load_kernel_from_disk = load_or_seed
-
-
-def _set_everywhere(name, value):
-    """TileLang found no toolkit when it was imported before torch, and its modules copied that."""
-    for module in [m for n, m in sys.modules.items() if n.startswith("tilelang") and hasattr(m, name)]:
-        setattr(module, name, value)
-
-
-def _seed(entry):
-    """Copy the pack's entry with this name to `entry`, whole or not at all. False when the pack has none."""
-    source = PACK / "root" / "tilelang" / "kernels" / entry.name
-    if not source.is_dir():
-        return False
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".archwright-", dir=entry.parent) as scratch:
-        copy = shutil.copytree(source, Path(scratch) / "entry")
-        try:
-            copy.rename(entry)
-        except OSError:
-            if not entry.is_dir():  # another process was faster otherwise
-                raise
-    return True
+def _on_miss(function, key):
+    """Let TileLang compile, or raise PackError where nothing can or may."""
+    if _strict() or _find_nvcc() is None:
+        raise _missing(function, key)
 
 
 def _missing(function, key):

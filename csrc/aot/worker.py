@@ -23,6 +23,8 @@ import time
 import traceback
 from pathlib import Path
 
+import tilelang_cache
+
 #: Variables of DeepJIT's two users, each with its own prefix, and of TileLang.
 DEEPJIT_PREFIXES = ("DG", "EP")
 
@@ -53,25 +55,14 @@ class Caches:
 
     def __init__(self, folder):
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)  # also when no kernel is needed: the build looks for it
         self._tilelang_keys = []
         for prefix in DEEPJIT_PREFIXES:
             os.environ[f"{prefix}_JIT_CACHE_DIR"] = str(folder / "deepjit")
         os.environ["TILELANG_CACHE_DIR"] = str(folder / "tilelang")
+        tilelang_cache.make_keys_portable()
+        tilelang_cache.watch(folder / "tilelang", self._tilelang_keys)
         self._seen = {}
-
-    def watch_tilelang(self):
-        """Note the key of each TileLang kernel that is used, compiled or not, as soon as TileLang is there."""
-        module = sys.modules.get("tilelang.cache.kernel_cache")
-        if module is None or hasattr(module.KernelCache, "archwright_watched"):
-            return
-        tag, keys = module.KernelCache._tag_kernel_cache_entry, self._tilelang_keys
-
-        def note(kernel, key, path):
-            keys.append(os.path.relpath(path, self.folder / "tilelang"))
-            return tag(kernel, key, path)
-
-        module.KernelCache._tag_kernel_cache_entry = staticmethod(note)
-        module.KernelCache.archwright_watched = True
 
     def newly_used(self):
         """Names of the entries used since the last call. DeepJIT touches an entry's mark when it finds it."""
@@ -102,7 +93,6 @@ def run(operation, model, caches, expected):
     """The cases of `operation`, each with its outcome. Raises what a case raised when it was expected to work."""
     results = []
     for shape, call in operation(model):
-        caches.watch_tilelang()
         result = {"shape": shape, "outcome": "compiled", "reason": ""}
         try:
             call()

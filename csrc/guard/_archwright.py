@@ -11,7 +11,9 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import sys
+import warnings
 
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "_archwright.json"), encoding="utf-8") as _file:
     FACTS = json.load(_file)
@@ -21,12 +23,15 @@ class ArchwrightImportError(ImportError):
     """An import that cannot work here; the message has a code, what was found, needed, why, and the fix."""
 
 
-def _stop(code, title, found, needed, why, fix):
-    raise ArchwrightImportError(
-        f"{FACTS['distribution']} {FACTS['version']} cannot be used here\n"
-        f"{code}: {title}\n  found:  {found}\n  needed: {needed}\n  why:    {why}\n  fix:    {fix}",
-        name=FACTS["package"],
+def _text(judgement, code, title, found, needed, why, fix):
+    return (
+        f"{FACTS['distribution']} {FACTS['version']} {judgement}\n"
+        f"{code}: {title}\n  found:  {found}\n  needed: {needed}\n  why:    {why}\n  fix:    {fix}"
     )
+
+
+def _stop(*words):
+    raise ArchwrightImportError(_text("cannot be used here", *words), name=FACTS["package"])
 
 
 def check():
@@ -41,6 +46,8 @@ def check():
     if FACTS["driver"]:
         _check_driver()
     _check_devices()
+    if FACTS["pack"]:
+        _check_compiler(**FACTS["pack"])
 
 
 def check_before(module):
@@ -166,3 +173,32 @@ def _check_devices():
             "this wheel's kernels are for that architecture only: launches would fail with 'no kernel image'",
             "install the wheel for this device's target, where there is one (`archwright targets`)",
         )
+
+
+def _check_compiler(distribution, variables):
+    """Kernels come from an AOT pack or from nvcc at run time: with neither, the first call would fail."""
+    if _version(distribution):
+        return
+    strict = os.environ.get("ARCHWRIGHT_JIT", "").lower() == "strict"
+    nvcc = _find_nvcc(variables)
+    if nvcc and not strict:
+        return
+    places = f"no nvcc in {', '.join([*variables, 'CUDA_HOME'])} or on PATH"
+    words = (
+        "AW609",
+        "neither an AOT pack nor a compiler",
+        f"no {distribution} in this environment, and {'ARCHWRIGHT_JIT=strict is set' if nvcc else places}",
+        "kernels compiled ahead of time, or nvcc to compile them when they are first called",
+        "this library compiles most of its kernels at run time",
+        f"install the wheel of {distribution} that fits {FACTS['distribution']} {FACTS['version']}",
+    )
+    if strict:
+        _stop(*words)
+    warnings.warn(_text("may not work here", *words), RuntimeWarning, stacklevel=2)
+
+
+def _find_nvcc(variables):
+    """The first of upstream's places that has an nvcc: its own variables, the toolkit's, PATH."""
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
+    named = [os.environ.get(name) for name in variables] + [os.path.join(home, "bin", "nvcc") for home in homes if home]
+    return next((path for path in [*named, shutil.which("nvcc")] if path and os.access(path, os.X_OK)), None)

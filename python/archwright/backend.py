@@ -286,6 +286,16 @@ def _pool(request: Request, source: SourceTree) -> Iterator[None]:
             remember(toolchain, request.component, root, pool.measured)
 
 
+def _pack_of(library: Component) -> dict[str, object] | None:
+    """What the import guard has to know of the AOT pack with the library's kernels."""
+    for component in components().values():
+        if component.pack and component.pack.library == library.name:
+            prefixes = () if component.pack.jit == "tilelang" else (component.pack.jit, "DJ")
+            variables = [f"{prefix}_JIT_NVCC_COMPILER" for prefix in prefixes]
+            return {"distribution": component.distribution, "variables": variables}
+    return None
+
+
 def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
     """Write the import guard's facts and CMake's initial cache, each only when it changes, so that nothing rebuilds."""
     environment, component = request.environment, request.component
@@ -306,6 +316,7 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
             for capability, names in request.target.devices.items()
             if not component.has_device_code or any(capability in g.runs_on for g in request.gencodes)
         },
+        "pack": _pack_of(component),
         "archwright": __version__,
     }
     write_if_changed(guard / "_archwright.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .backend import build_folder, wheel_version
 from .cellock import HELD, cell_lock
-from .components import Component, Unit
+from .components import Component
 from .environment import Environment
 from .errors import fail
 from .evidence import evidence_path, write_evidence
@@ -112,7 +112,7 @@ def build_wheels(
     roots = {c.name: c.unit_root(sources[c.name].path, folders[c.name]) for c in chosen}
     toolchain = Toolchain.of(environment, gencodes)
     units = {
-        str(roots[component.name] / unit.path): Unit(f"{component.name}: {unit.path}", unit.seconds, unit.mib)
+        str(roots[component.name] / unit.path): replace(unit, path=f"{component.name}: {unit.label}")
         for component in chosen
         for unit in units_for(component, gencodes, toolchain)
     }

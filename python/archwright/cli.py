@@ -12,6 +12,7 @@ import click
 
 from . import __version__
 from .aotcli import aot, simulate
+from .covercli import coverage
 from .envcli import env
 from .errors import ArchwrightError, Exit, fail
 from .indexes import Flavour, Installer
@@ -55,6 +56,7 @@ def app() -> None:
 
 app.add_command(env)
 app.add_command(aot)
+app.add_command(coverage)
 app.add_command(simulate)
 
 

@@ -38,12 +38,18 @@ class CellState(StrEnum):
 class Unit:
     """One translation unit: path inside the source tree, seconds on one core and peak memory in MiB.
 
-    Seconds are for one gencode; device code takes that long again for each further gencode.
+    Seconds are for one gencode; device code takes that long again for each further gencode. `operation` is the name
+    of the AOT pack's operation that the unit stands for, if it is no file of sources.
     """
 
     path: str
     seconds: float
     mib: int
+    operation: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.operation or self.path
 
     @property
     def is_device(self) -> bool:
@@ -88,7 +94,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Unreached:
-    """A call of DeepInfer whose kernels the pack cannot have, and why."""
+    """An entry point that no operation of a pack can call, and why."""
 
     call: str
     reason: str
@@ -99,20 +105,22 @@ class Pack:
     """What makes a component an AOT pack: kernels of a library's run-time compiler instead of an extension module.
 
     `jit` is `tilelang` or the prefix of DeepJIT's variables; `library` the component whose wheel is run, if any;
-    `libraries` the distributions and versions that the kernels fit; `engine` says that DeepInfer's own source is
-    needed; `nccl` that the operations are one rank of a group. `devices` maps each target to the device that is
-    simulated by default, `arches` compute capabilities to the architecture that upstream compiles for.
+    `libraries` the distributions and versions that the kernels fit, `optional` those that need not be installed; `nccl`
+    says that the operations are one rank of a group. `devices` maps each target to the device that is simulated by
+    default, `arches` compute capabilities to the architecture that upstream compiles for. `settings` are entry points
+    that start no kernel, as upstream's source shows: they set or read something on the host.
     """
 
     jit: str
     library: str | None
     libraries: dict[str, str]
-    engine: bool
+    optional: dict[str, str]
     cases: tuple[str, ...]
     devices: dict[str, str]
     arches: dict[str, str]
     operations: tuple[Operation, ...]
     nccl: bool = False
+    settings: tuple[str, ...] = ()
     unreached: tuple[Unreached, ...] = ()
 
 
@@ -288,7 +296,7 @@ def _load(path: Path) -> Component:
         max_mib=wheel["max_mib"],
         extension=data.get("extension"),
         nvcc_floor=data.get("nvcc_floor"),
-        units=tuple(Unit(op.facts, op.seconds, op.mib) for op in operations)
+        units=tuple(Unit(op.facts, op.seconds, op.mib, op.name) for op in operations)
         or tuple(Unit(**unit) for unit in data.get("units", ())),
         bundles=tuple(data.get("bundles", ())),
         cells=tuple(
@@ -314,7 +322,7 @@ def _pack(data: dict[str, Any] | None) -> Pack | None:
         jit=data["jit"],
         library=data.get("library"),
         libraries=data["libraries"],
-        engine=data.get("engine", False),
+        optional=dict(data.get("optional", {})),
         cases=tuple(data["cases"]),
         devices=data["devices"],
         arches=data["arches"],
@@ -323,5 +331,6 @@ def _pack(data: dict[str, Any] | None) -> Pack | None:
             for o in data["operations"]
         ),
         nccl=data.get("nccl", False),
+        settings=tuple(data.get("settings", ())),
         unreached=tuple(Unreached(**entry) for entry in data.get("unreached", ())),
     )

@@ -117,6 +117,7 @@ CATALOGUE: dict[str, ErrorKind] = {
     "AW606": ErrorKind("AOT pack does not fit", Exit.CHECK_FAILED),
     "AW607": ErrorKind("kernel is not in the AOT pack", Exit.CHECK_FAILED),
     "AW608": ErrorKind("AOT pack is damaged", Exit.CHECK_FAILED),
+    "AW609": ErrorKind("neither an AOT pack nor a compiler", Exit.CHECK_FAILED),
     # 7xx: the simulated device and AOT packs
     "AW701": ErrorKind("unknown device", Exit.USAGE),
     "AW702": ErrorKind("no C++ compiler for the simulated device", Exit.UNFIT),

@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def find_toolchain(target: Target, gencodes: tuple[Gencode, ...]) -> Toolchain |
 def scaled_units(component: Component, gencodes: tuple[Gencode, ...]) -> tuple[Unit, ...]:
     """The recipe's units with the time that they take for all `gencodes` (compiled one after another)."""
     count = max(1, len(gencodes))
-    return tuple(Unit(u.path, u.seconds * (count if u.is_device else 1), u.mib) for u in component.units)
+    return tuple(replace(u, seconds=u.seconds * (count if u.is_device else 1)) for u in component.units)
 
 
 def units_for(component: Component, gencodes: tuple[Gencode, ...], toolchain: Toolchain | None) -> tuple[Unit, ...]:
@@ -88,7 +88,7 @@ def measured_units(component: Component, toolchain: Toolchain | None) -> dict[st
         return {}
     known = _load(_record(component, toolchain), component.version)
     return {
-        unit.path: Unit(unit.path, cost["seconds"], math.ceil(cost["mib"] * _MARGIN))
+        unit.path: replace(unit, seconds=cost["seconds"], mib=math.ceil(cost["mib"] * _MARGIN))
         for unit in component.units
         if (cost := known.get(unit.path))
     }

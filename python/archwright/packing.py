@@ -88,6 +88,8 @@ def _write_code(place: Path, manifest: Mapping[str, Any]) -> None:
     """The activation module, the command to check a pack by hand, and the stand-in compiler."""
     source = project_root() / "csrc" / "aot"
     shutil.copyfile(source / "activation.py", place / "__init__.py")
+    if manifest["jit"] == "tilelang":
+        shutil.copyfile(source / "tilelang_cache.py", place / "tilelang_cache.py")
     text = (source / "nvcc.in").read_text(encoding="utf-8")
     values = {
         "VERSION_TEXT": manifest["nvcc_version_text"].rstrip("\n"),

@@ -24,7 +24,7 @@ from .process import run
 from .project import cache_dir, project_root, wheels_folder, write_if_changed
 from .shapes import Shapes, load_shapes
 from .simulate import simulation
-from .sources import fetch, sha256_of
+from .sources import sha256_of
 from .targets import Target, Tier
 
 if TYPE_CHECKING:
@@ -144,12 +144,9 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
     device = pack_device(component, request.target, request.device)
     shapes = load_shapes(request.shapes or DEFAULT_SHAPES)
     paths = [source.path] if pack.library is None else [_unpack_library(folder, request)]
-    offline = bool(os.environ.get("ARCHWRIGHT_OFFLINE"))
-    if pack.engine:
-        paths.append(fetch(components()["engine"], offline=offline).path)
     cache = jit_cache(request)
     toolkit = _toolkit(folder, request, cache)
-    _write_facts(folder, request, shapes)
+    _write_facts(folder, request, shapes, cache)
     facts = _manifest_facts(request, device, shapes, toolkit)
     _write_json(folder / "pack.json", facts)
     stamp = folder / "library" / ".sha256"
@@ -157,7 +154,7 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
     made_with = {"compilers": cache.name, "library": stamp.read_text() if stamp.is_file() else source.sha256}
     _write_json(folder / "environment.json", made_with | {"locks": request.environment.locks})
     environment = _worker_environment(folder, request, device, toolkit, paths)
-    worker = project_root() / "csrc" / "aot" / "worker.py"
+    aot = project_root() / "csrc" / "aot"
     python = request.environment.runtime / "bin" / "python"
     clean = ["env", "-i", *(f"{name}={value}" for name, value in sorted(environment.items()))]
     packing = ["env", f"PYTHONPATH={Path(__file__).parents[1]}", sys.executable, "-m", "archwright.packing"]
@@ -165,8 +162,8 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
         "ARCHWRIGHT_OPERATIONS": [operation.name for operation in pack.operations],
         "ARCHWRIGHT_CASES": list(pack.cases),
         "ARCHWRIGHT_JIT_CACHE": cache,
-        "ARCHWRIGHT_WORKER": worker,
-        "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), "-B", str(worker)],
+        "ARCHWRIGHT_WORKER": [aot / "worker.py", aot / "tilelang_cache.py"],
+        "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), "-B", str(aot / "worker.py")],
         "ARCHWRIGHT_PACKING_COMMAND": packing,
         "ARCHWRIGHT_PACKAGE": component.package,
     }
@@ -207,12 +204,14 @@ def _wrapper(nvcc: Path | str, logs: Path | str, library: Path | str) -> str:
     return _WRAPPER.format(nvcc=nvcc, logs=logs, library=library)
 
 
-def _write_facts(folder: Path, request: Request, shapes: Shapes) -> None:
+def _write_facts(folder: Path, request: Request, shapes: Shapes, cache: Path) -> None:
     """What each operation's process is told; a file only changes with its content, so nothing else runs again."""
     assert request.component.pack is not None
     for operation in request.component.pack.operations:
         facts = {"operation": operation.name, "expected": request.target.name in operation.targets}
         _write_json(folder / operation.facts, facts | shapes.as_dict())
+        if not (cache / operation.name).is_dir():  # the JIT cache was emptied: what was said of it no longer holds
+            (folder / "operations" / f"{operation.name}.json").unlink(missing_ok=True)
 
 
 def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: Path) -> dict[str, Any]:
@@ -227,6 +226,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "component": component.name,
         "jit": pack.jit,
         "libraries": dict(pack.libraries),
+        "optional": dict(pack.optional),
         "target": request.target.name,
         "tier": str(request.target.tier),
         "device": device.name,

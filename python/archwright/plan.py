@@ -63,6 +63,7 @@ class Plan:
     components: tuple[str, ...]
     host_files: int
     device_files: int
+    operations: int
     jobs: int
     memory_mib: int
     peak_mib: int
@@ -75,7 +76,7 @@ class Plan:
 
     @property
     def files(self) -> int:
-        return self.host_files + self.device_files
+        return self.host_files + self.device_files + self.operations
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -105,7 +106,7 @@ def make_plan(
         raise fail(
             "AW309",
             found=f"{budget / 1024:.1f} GiB to plan with ({_deciding(limits)})",
-            needed=f"{largest.mib / 1024:.1f} GiB for {largest.path} ({origin})",
+            needed=f"{largest.mib / 1024:.1f} GiB for {largest.label} ({origin})",
             why="the kernel would kill the compiler, or freeze the machine, after minutes of work",
             fix="free memory or raise the cgroup's limit; name the components without that file; or, if you know "
             "better, give --memory GIB",
@@ -120,12 +121,13 @@ def make_plan(
         tier=str(target.tier),
         gencodes=tuple(g.name for g in gencodes),
         components=tuple(component.name for component in chosen),
-        host_files=sum(not unit.is_device for unit in units),
+        host_files=sum(not unit.is_device and not unit.operation for unit in units),
         device_files=sum(unit.is_device for unit in units),
+        operations=sum(bool(unit.operation) for unit in units),
         jobs=jobs,
         memory_mib=budget,
         peak_mib=min(sum(peaks), budget),
-        largest=largest.path,
+        largest=largest.label,
         cpu_seconds=total,
         estimate=estimate,
         jobs_limits=jobs_limits,

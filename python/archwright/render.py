@@ -142,12 +142,15 @@ def show_environment(environment: Environment) -> None:
 def show_plan(plan: Plan) -> None:
     out().print(f"[bold]{plan.target}[/] ({plan.tier}): {', '.join(plan.components)}")
     arches = f" for {', '.join(plan.gencodes)}" if plan.device_files else ""
-    out().print(f"  files      {plan.device_files} device{arches}, {plan.host_files} host")
+    if plan.device_files or plan.host_files:
+        out().print(f"  files      {plan.device_files} device{arches}, {plan.host_files} host")
+    if plan.operations:
+        out().print(f"  operations {plan.operations} of AOT packs, a process each")
     out().print(
         f"  memory     up to {plan.peak_mib / 1024:.1f} of {plan.memory_mib / 1024:.1f} GiB; largest: {plan.largest}"
     )
     out().print(f"             {_memory_limits(plan)}", markup=False)
-    out().print(f"  jobs       {plan.jobs}, longest files first, one pool over all components")
+    out().print(f"  jobs       {plan.jobs}, longest first, one pool over all components")
     out().print(f"             {_limits(plan.jobs_limits, str)}", markup=False)
     out().print(f"  costs      {_costs(plan)}")
     out().print(
@@ -170,7 +173,7 @@ def _costs(plan: Plan) -> str:
     if plan.measured == 0:
         return "the recipes' figures: nothing was measured here yet"
     others = "; the others as the recipes say" if plan.measured < plan.files else ""
-    return f"measured here for {plan.measured} of {plan.files} files{others}"
+    return f"measured here for {plan.measured} of {plan.files}{others}"
 
 
 def show_result(result: BuildResult) -> None:

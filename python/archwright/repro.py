@@ -285,7 +285,7 @@ def _build(work: Path, build: _Build, asked: _Asked) -> Path:
     """Run `archwright build` of the copy's own code, with the toolchain's Python: the tool's has another installed."""
     out = work / "wheels" / str(build.number)
     plan = make_plan(asked.target, (asked.component,), asked.gencodes, jobs=build.jobs)
-    files, title = plan.host_files + plan.device_files, f"building {build.number} of 2"
+    files, title = plan.files, f"building {build.number} of 2"
     about = f"about {plan.estimate / 60:.0f} min" if plan.estimate >= 90 else f"about {plan.estimate:.0f} s"
     asked.news(f"{title} in {build.copy} (-j {build.jobs}, {files} files, {about})")
     command = [

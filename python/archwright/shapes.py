@@ -23,7 +23,7 @@ class Shapes:
     """`tokens` has the token counts of each phase, ascending; `assumed` the dimensions without a source."""
 
     model: str
-    dimensions: dict[str, int]
+    dimensions: dict[str, int | float]
     tokens: dict[str, tuple[int, ...]]
     assumed: tuple[str, ...]
 
