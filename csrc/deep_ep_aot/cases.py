@@ -53,12 +53,12 @@ def _prepare(model):
     _node()
 
 
-def _topologies(model):
-    """Numbers of ranks: the expert-parallel group, and the smallest one that does not fit into an NVLink domain.
+def _groups(model, ranks):
+    """Numbers of ranks: those of the group, and of the smallest one that does not fit into an NVLink domain.
 
     DeepInfer calls EPBuffer for groups beyond a domain; within one it takes DeepGEMM's mega MoE.
     """
-    return sorted({model.expert_parallel_size, max(model.expert_parallel_size, 2 * model.nvlink_domain_size)})
+    return sorted({ranks, max(ranks, 2 * model.nvlink_domain_size)})
 
 
 def _buffer(model, ranks, max_tokens):
@@ -170,7 +170,7 @@ def ep_buffer(model):
             _combine(model, buffer, sms, tokens, received[0].shape[0], handle).current_stream_wait()
         buffer.destroy()
 
-    for ranks in _topologies(model):
+    for ranks in _groups(model, model.expert_parallel_size):
         for phase in model.phases():
             max_tokens = max(model.tokens(phase))
             for sync in (False,) if phase == "decode" else (False, True):
@@ -181,8 +181,11 @@ def ep_buffer(model):
 def bucket_buffer(model):
     """parallel_utils/cp.py, CPManager: an all-gather over a context-parallel group, sharded along the tokens.
 
-    Within an NVLink domain it is copies, and the barrier is its only kernel.
+    Within an NVLink domain it is copies, and the barrier is its only kernel. A group of one has none.
     """
+    if getattr(model, "context_parallel_size", 1) == 1:
+        yield {"ranks": 1}, lambda: None
+        return
     _prepare(model)
 
     def call(ranks, tokens):
@@ -198,7 +201,7 @@ def bucket_buffer(model):
             buffer.all_gather(region[0]).wait()
         buffer.destroy()
 
-    for ranks in _topologies(model):
+    for ranks in _groups(model, model.context_parallel_size):
         tokens = max(model.tokens()) // ranks
         yield {"ranks": ranks, "tokens": tokens}, partial(call, ranks, tokens)
 
@@ -220,6 +223,7 @@ def _say_yes():
 def engram_buffer(model):
     """parallel_utils/userbuffer.py (allocate_engram) and models/v4_modules/engram.py: fp8 tables, fetched by hashes.
 
+    They are spread over all ranks, of which there are as many as of the expert-parallel group.
     A prefilling engine and one that only decodes have buffers of their own sizes. How far apart ranks are that reach
     each other by their adapters is the network's: every rank, or those of one rail. Few models have such tables.
     """
@@ -260,7 +264,7 @@ def engram_buffer(model):
             wait()
         buffer.destroy()
 
-    for ranks in _topologies(model):
+    for ranks in _groups(model, model.expert_parallel_size):
         for stride in sorted({1, min(ranks, model.nvlink_domain_size)}):
             for phase in model.phases():
                 max_tokens = max(model.tokens(phase))
