@@ -9,16 +9,28 @@ from pathlib import Path
 
 import pytest
 
+from archwright.components import components
 from archwright.environment import Environment, create_environment
+from archwright.shapes import load_shapes
 from archwright.simulate import build_stand_ins, simulation
 from archwright.targets import target_table
 
 pytestmark = pytest.mark.wheels
 
 ROOT = Path(__file__).parent.parent
+EVERY_CASE = Path(__file__).with_name("every_case.py")
 RANKS, DOMAIN, TOKENS, SMS = 16, 8, 128, 24
 SHAPES = {"hidden_size": 4096, "n_routed_experts": 32, "num_experts_per_tok": 4, "fp8_granularity": 32}
-SHAPES |= {"expert_parallel_size": RANKS, "nvlink_domain_size": DOMAIN, "userbuffer_comm_sms": SMS}
+SHAPES |= {
+    "expert_parallel_size": RANKS,
+    "context_parallel_size": RANKS,
+    "nvlink_domain_size": DOMAIN,
+    "userbuffer_comm_sms": SMS,
+}
+SHAPES |= {"engram_layers": 1, "engram_vocab_size": 500, "engram_max_ngram_size": 2, "engram_n_heads": 2}
+SHAPES |= {"engram_head_dim": 256}
+#: Of the first two primes from 500 on, for 16 ranks, padded to 256.
+ROWS = (503 + 509 + 255) // 256 * 256
 
 #: What an engine does, with a group of `ranks`; nothing of the pack's own cases.
 CALL = f"""
@@ -40,6 +52,16 @@ y = empty(received[0].shape[0], 4096, dtype=torch.bfloat16)
 buffer.combine(y, handle, bias=empty(m, 4096, dtype=torch.bfloat16), num_sms={SMS}, async_with_compute_stream=True,
                allocate_on_comm_stream=True, previous_event=buffer.capture(), defer_epilogue=True).current_stream_wait()
 buffer.destroy()
+group, rows = dist.new_group(list(range(ranks))), {ROWS}
+table = [rows // ranks], 256, m, 2, torch.float8_e4m3fn, 2
+gpu, storage = deep_ep.EngramBuffer.get_storage_size_hint(group, *table)
+qps, depth, restrict = deep_ep.EngramBuffer.get_theoretical_config(group, 1, m, 2)
+engram = deep_ep.EngramBuffer(group, gpu, storage, True, qps, depth, restrict, explicitly_destroy=True)
+engram.set_config(*table)
+engram.write([empty(rows // ranks, 256, dtype=torch.float8_e4m3fn)], sfs=[empty(rows, 2, dtype=torch.int32)])
+for wait in engram.fetch(empty(1, m, 2, dtype=torch.int32)):
+    wait()
+engram.destroy()
 print("hits")
 """
 
@@ -72,8 +94,15 @@ def use(
     environment: Environment, site: Path, tmp_path: Path, ranks: int = RANKS, domain: int = DOMAIN, **more: str
 ) -> tuple[int, str, list[str]]:
     """Call DeepEP with nothing on PATH and the pack alone; status, output and every program that was started."""
-    (tmp_path / "home").mkdir()
     (tmp_path / "use.py").write_text(CALL)
+    return start(environment, site, tmp_path, str(tmp_path / "use.py"), str(ranks), domain=domain, **more)
+
+
+def start(
+    environment: Environment, site: Path, tmp_path: Path, *words: str, domain: int = DOMAIN, **more: str
+) -> tuple[int, str, list[str]]:
+    """Run Python as one rank of a group, with nothing on PATH and the pack alone."""
+    (tmp_path / "home").mkdir()
     variables = {"HOME": str(tmp_path / "home"), "PATH": "/nonexistent", "PYTHONPATH": str(site)}
     variables |= {"ARCHWRIGHT_JIT": "strict", "EP_SUPPRESS_NCCL_CHECK": "1"} | more
     variables |= {"ARCHWRIGHT_SIMULATED_NVLINK_DOMAIN": str(domain)} | simulation("b200", environment, nccl=True)
@@ -81,7 +110,7 @@ def use(
     if strace is None:
         pytest.skip("strace is not installed: compiler processes could only be assumed")
     command = [strace, "-f", "-qq", "-e", "trace=execve", "-o", str(trace)]
-    command += [str(environment.runtime / "bin" / "python"), str(tmp_path / "use.py"), str(ranks)]
+    command += [str(environment.runtime / "bin" / "python"), "-B", *words]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     started = [line.split('"')[1] for line in trace.read_text().splitlines() if "execve(" in line and "= 0" in line]
     return done.returncode, done.stdout + done.stderr, started
@@ -95,6 +124,24 @@ def test_e1_with_the_pack_no_compiler_process_is_started(environment: Environmen
     assert [name for name in started if name.endswith("nvcc")] == [stand_in]  # asked for its version, once
     assert {Path(name).name for name in started} <= {"python", "sh", "ldconfig", "nvcc"}
     assert not list((tmp_path / "home" / ".dj").glob("cache/*"))
+
+
+def test_e1_every_case_of_the_recipe_is_a_hit(environment: Environment, site: Path, tmp_path: Path) -> None:
+    pack = components()["deep_ep_aot"].pack
+    assert pack is not None
+    operations = [operation.name for operation in pack.operations]
+    facts = {"component": "deep_ep_aot", "cases": pack.cases[0], "operations": operations}
+    (tmp_path / "facts.json").write_text(json.dumps(facts | load_shapes(str(site.parent / "small.toml")).as_dict()))
+
+    status, said, started = start(
+        environment, site, tmp_path, str(EVERY_CASE), str(ROOT / "csrc"), str(tmp_path / "facts.json")
+    )
+
+    manifest = json.loads((site / "archwright_aot_deep_ep" / "manifest.json").read_text())
+    cases = sum(len(operation["cases"]) for operation in manifest["operations"])
+    assert (status, said.splitlines()[-1]) == (0, f"{cases} cases"), said
+    assert {Path(name).name for name in started} <= {"python", "sh", "ldconfig", "nvcc", "nvidia-smi", "ibstat"}
+    assert len([name for name in started if name.endswith("nvcc")]) == 1
 
 
 @pytest.mark.parametrize(("ranks", "domain"), [(8, 8), (16, 4)])

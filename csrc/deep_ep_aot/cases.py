@@ -6,6 +6,7 @@ ranks and on how many of them share an NVLink domain. Values do not matter, sinc
 """
 
 import contextlib
+import math
 import os
 import tempfile
 import tomllib
@@ -52,12 +53,12 @@ def _prepare(model):
     _node()
 
 
-def _topologies(model):
-    """Numbers of ranks: the expert-parallel group, and the smallest one that does not fit into an NVLink domain.
+def _groups(model, ranks):
+    """Numbers of ranks: those of the group, and of the smallest one that does not fit into an NVLink domain.
 
     DeepInfer calls EPBuffer for groups beyond a domain; within one it takes DeepGEMM's mega MoE.
     """
-    return sorted({model.expert_parallel_size, max(model.expert_parallel_size, 2 * model.nvlink_domain_size)})
+    return sorted({ranks, max(ranks, 2 * model.nvlink_domain_size)})
 
 
 def _buffer(model, ranks, max_tokens):
@@ -169,9 +170,123 @@ def ep_buffer(model):
             _combine(model, buffer, sms, tokens, received[0].shape[0], handle).current_stream_wait()
         buffer.destroy()
 
-    for ranks in _topologies(model):
+    for ranks in _groups(model, model.expert_parallel_size):
         for phase in model.phases():
             max_tokens = max(model.tokens(phase))
             for sync in (False,) if phase == "decode" else (False, True):
                 shape = {"ranks": ranks, "phase": phase, "max_tokens": max_tokens, "cpu_sync": sync}
                 yield shape, partial(call, ranks, max_tokens, max_tokens, sync)
+
+
+def bucket_buffer(model):
+    """parallel_utils/cp.py, CPManager: an all-gather over a context-parallel group, sharded along the tokens.
+
+    Within an NVLink domain it is copies, and the barrier is its only kernel. A group of one has none.
+    """
+    if getattr(model, "context_parallel_size", 1) == 1:
+        yield {"ranks": 1}, lambda: None
+        return
+    _prepare(model)
+
+    def call(ranks, tokens):
+        import deep_ep
+        import torch
+
+        _say_yes()
+        alignment = deep_ep.get_num_allocation_alignment()
+        wanted = ranks * tokens * model.hidden_size * 2 + 8 * deep_ep.get_num_rdma_alignment()
+        buffer = deep_ep.BucketBuffer(_group(ranks), -(-wanted // alignment) * alignment, explicitly_destroy=True)
+        with buffer.session() as session:
+            region = session.allocate((ranks, tokens, model.hidden_size), torch.bfloat16)
+            buffer.all_gather(region[0]).wait()
+        buffer.destroy()
+
+    for ranks in _groups(model, model.context_parallel_size):
+        tokens = max(model.tokens()) // ranks
+        yield {"ranks": ranks, "tokens": tokens}, partial(call, ranks, tokens)
+
+
+def _say_yes():
+    """Let memory that nothing was computed into be true.
+
+    BucketBuffer's constructor asks whether all ranks gave its context the same number, and reads the answer of a kernel
+    that never ran. Whatever torch allocates next is made of ones; no kernel depends on it.
+    """
+    import torch
+
+    torch.cuda.empty_cache()
+    megabyte = torch.ones(1 << 20, dtype=torch.uint8)
+    for full in [torch.empty(1 << 20, device="cuda", dtype=torch.uint8) for _ in range(4)]:
+        full.copy_(megabyte)
+
+
+def engram_buffer(model):
+    """parallel_utils/userbuffer.py (allocate_engram) and models/v4_modules/engram.py: fp8 tables, fetched by hashes.
+
+    They are spread over all ranks, of which there are as many as of the expert-parallel group.
+    A prefilling engine and one that only decodes have buffers of their own sizes. How far apart ranks are that reach
+    each other by their adapters is the network's: every rank, or those of one rail. Few models have such tables.
+    """
+    if not getattr(model, "engram_layers", 0):
+        yield {"engram_layers": 0}, lambda: None
+        return
+    _prepare(model)
+
+    def call(ranks, stride, max_tokens):
+        import deep_ep
+        import torch
+
+        os.environ["ARCHWRIGHT_SIMULATED_GIN_STRIDE"] = str(stride)
+        group, entries = _group(ranks), [rows // ranks for rows in _engram_rows(model, ranks)]
+        heads = (model.engram_max_ngram_size - 1) * model.engram_n_heads
+        packs = model.engram_head_dim // 32 // 4
+        table = (entries, model.engram_head_dim, max_tokens, heads, torch.float8_e4m3fn, packs)
+        gpu_bytes, storage_bytes = deep_ep.EngramBuffer.get_storage_size_hint(group, *table)
+        qps, depth, restrict = deep_ep.EngramBuffer.get_theoretical_config(group, len(entries), max_tokens, heads)
+        buffer = deep_ep.EngramBuffer(
+            group=group,
+            num_gpu_bytes=gpu_bytes,
+            num_rdma_storage_size=storage_bytes,
+            use_cpu_rdma_storage=True,
+            num_allocated_qps=qps,
+            allow_hybrid_mode=True,
+            explicitly_destroy=True,
+            qp_depth=depth,
+            restrict_rd_atomic=restrict,
+        )
+        buffer.set_config(*table)
+        buffer.write(
+            [torch.empty(n, model.engram_head_dim, device="cuda", dtype=torch.float8_e4m3fn) for n in entries],
+            sfs=[torch.empty(ranks * n, packs, device="cuda", dtype=torch.int32) for n in entries],
+        )
+        hashes = torch.empty(len(entries), max_tokens, heads, device="cuda", dtype=torch.int32)
+        for wait in buffer.fetch(hashes, use_tma_aligned_col_major_sf=True):
+            wait()
+        buffer.destroy()
+
+    for ranks in _groups(model, model.expert_parallel_size):
+        for stride in sorted({1, min(ranks, model.nvlink_domain_size)}):
+            for phase in model.phases():
+                max_tokens = max(model.tokens(phase))
+                shape = {"ranks": ranks, "gin_stride": stride, "phase": phase, "max_tokens": max_tokens}
+                yield shape, partial(call, ranks, stride, max_tokens)
+
+
+def _engram_rows(model, ranks):
+    """Rows of each layer's table: a prime for each head, no prime twice (models/v4_modules/engram_metadata.py)."""
+    from sympy import nextprime
+
+    seen = set()
+    for _layer in range(model.engram_layers):
+        rows = 0
+        for _size in range(2, model.engram_max_ngram_size + 1):
+            start = model.engram_vocab_size - 1
+            for _head in range(model.engram_n_heads):
+                prime = nextprime(start)
+                while prime in seen:
+                    prime = nextprime(prime)
+                seen.add(prime)
+                rows += prime
+                start = prime
+        alignment = math.lcm(256, ranks)
+        yield -(-rows // alignment) * alignment

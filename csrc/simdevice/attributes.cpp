@@ -112,6 +112,7 @@ constexpr int kPresent[] = {
     cudaDevAttrMemoryPoolsSupported,
     CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,  // adapters write into it; none is simulated
 };
 
 // Consecutive attributes are not consecutive numbers, so the fields of an array name each of theirs.

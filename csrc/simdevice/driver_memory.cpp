@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "memory.h"
 #include "simdevice.h"
@@ -114,7 +115,7 @@ SIM_EXPORT CUresult cuMemsetD32Async(CUdeviceptr place, unsigned value, size_t c
 SIM_EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute number, CUdeviceptr place) {
     const auto block = memory::find(at<void>(place));
     if (!block) return CUDA_ERROR_INVALID_VALUE;
-    const bool host = block->kind == Kind::kHost || block->kind == Kind::kRegistered;
+    const bool host = !block->on_device();
     switch (number) {
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             *static_cast<unsigned*>(value) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
@@ -137,9 +138,11 @@ SIM_EXPORT CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllo
     *bytes = figure("allocation_granularity");
     return CUDA_SUCCESS;
 }
-SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* place, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
-    if (!fits(bytes)) return CUDA_ERROR_INVALID_VALUE;
-    *place = reinterpret_cast<CUdeviceptr>(memory::reserve(bytes));
+SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* place, size_t bytes, size_t alignment, CUdeviceptr,
+                                        unsigned long long) {
+    alignment = std::max<size_t>(alignment, figure("allocation_granularity"));
+    if (!fits(bytes) || !fits(alignment)) return CUDA_ERROR_INVALID_VALUE;
+    *place = reinterpret_cast<CUdeviceptr>(memory::reserve(bytes, alignment));
     return *place ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr place, size_t bytes) {
@@ -148,10 +151,10 @@ SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr place, size_t bytes) {
 SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* prop,
                                 unsigned long long) {
     if (!fits(bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    if (prop->location.id < 0 || prop->location.id >= device_count()) return CUDA_ERROR_INVALID_DEVICE;
+    const bool on_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (on_device && (prop->location.id < 0 || prop->location.id >= device_count())) return CUDA_ERROR_INVALID_DEVICE;
     if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    *handle = reinterpret_cast<CUmemGenericAllocationHandle>(memory::create(bytes, prop->location.id));
+    *handle = reinterpret_cast<CUmemGenericAllocationHandle>(memory::create(bytes, on_device ? prop->location.id : -1));
     return *handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 SIM_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
@@ -167,11 +170,11 @@ SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr place, size_t bytes) {
 }
 SIM_EXPORT CUresult cuMemSetAccess(CUdeviceptr place, size_t, const CUmemAccessDesc*, size_t) {
     const auto block = memory::find(at<void>(place));
-    return block && block->kind == Kind::kMapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return block && block->mapped() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 SIM_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* place) {
     const auto block = memory::find(place);
-    if (!block || block->kind != Kind::kMapped || !memory::retain(block->physical)) return CUDA_ERROR_INVALID_VALUE;
+    if (!block || !block->mapped() || !memory::retain(block->physical)) return CUDA_ERROR_INVALID_VALUE;
     *handle = reinterpret_cast<CUmemGenericAllocationHandle>(block->physical);
     return CUDA_SUCCESS;
 }
@@ -180,7 +183,9 @@ SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* 
     if (!memory::known(physical(handle))) return CUDA_ERROR_INVALID_VALUE;
     *prop = {};
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop->location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = physical(handle)->device};
+    const int device = physical(handle)->device;
+    prop->location = {.type = device < 0 ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+                      .id = std::max(device, 0)};
     prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return CUDA_SUCCESS;
 }
@@ -200,4 +205,22 @@ SIM_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*
     auto* imported = memory::adopt(dup(file), static_cast<std::size_t>(status.st_size), current_device());
     *handle = reinterpret_cast<CUmemGenericAllocationHandle>(imported);
     return *handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// ------------------------------------------------------------------------------------------------ values of streams
+
+// Values are written. A wait is over at once: who would write it does not exist.
+SIM_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations,
+                                          unsigned) {
+    for (const auto& one : std::vector(operations, operations + count)) {
+        if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+            submit(stream, [=] {
+                *reinterpret_cast<cuuint64_t*>(one.writeValue.address) = one.writeValue.value64;
+            });
+        else if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32)
+            submit(stream, [=] { *reinterpret_cast<cuuint32_t*>(one.writeValue.address) = one.writeValue.value; });
+        else if (one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 && one.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64)
+            refuse("cuStreamBatchMemOp of this operation");
+    }
+    return CUDA_SUCCESS;
 }

@@ -47,7 +47,7 @@ void* map_anonymous(std::size_t size, int protection) {
 void drop(Memory& all, Physical* physical) {
     if (--all.users[physical] > 0) return;
     all.users.erase(physical);
-    if (!physical->imported) all.used[physical->device] -= physical->size;
+    if (!physical->imported && physical->device >= 0) all.used[physical->device] -= physical->size;
     close(physical->file);
     delete physical;
 }
@@ -108,12 +108,17 @@ std::size_t in_use(int device) {
     return all.used[device];
 }
 
-void* reserve(std::size_t bytes) {
+void* reserve(std::size_t bytes, std::size_t alignment) {
     auto& all = state();
     const std::lock_guard lock(all.mutex);
-    void* place = map_anonymous(bytes, PROT_NONE);
-    if (place) all.reserved[reinterpret_cast<std::uintptr_t>(place)] = bytes;
-    return place;
+    char* place = static_cast<char*>(map_anonymous(bytes + alignment, PROT_NONE));
+    if (!place) return nullptr;
+    const auto begin = rounded(reinterpret_cast<std::uintptr_t>(place), alignment);
+    char* first = reinterpret_cast<char*>(begin);
+    if (first > place) munmap(place, first - place);
+    munmap(first + bytes, place + alignment - first);
+    all.reserved[begin] = bytes;
+    return first;
 }
 
 bool unreserve(void* place, std::size_t bytes) {
@@ -129,11 +134,11 @@ bool unreserve(void* place, std::size_t bytes) {
 Physical* create(std::size_t bytes, int device) {
     auto& all = state();
     const std::lock_guard lock(all.mutex);
-    if (!charge(all, device, bytes)) return nullptr;
+    if (device >= 0 && !charge(all, device, bytes)) return nullptr;
     const int file = memfd_create("archwright-simulated", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
         if (file >= 0) close(file);
-        all.used[device] -= bytes;
+        if (device >= 0) all.used[device] -= bytes;
         return nullptr;
     }
     auto* result = new Physical{bytes, device, file, false};
@@ -183,7 +188,8 @@ bool map(void* place, std::size_t bytes, std::size_t offset, Physical* physical)
     if (mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, physical->file,
              static_cast<off_t>(offset)) == MAP_FAILED)
         return false;
-    all.blocks[at] = {static_cast<char*>(place), bytes, Kind::kMapped, physical->device, physical};
+    const auto kind = physical->device < 0 ? Kind::kMappedHost : Kind::kMapped;
+    all.blocks[at] = {static_cast<char*>(place), bytes, kind, physical->device, physical};
     ++all.users[physical];
     return true;
 }
@@ -195,7 +201,7 @@ bool unmap(void* place, std::size_t bytes) {
     auto block = all.blocks.lower_bound(begin);
     if (block == all.blocks.end() || block->first >= end) return false;
     while (block != all.blocks.end() && block->first < end) {
-        if (block->second.kind != Kind::kMapped) return false;
+        if (!block->second.mapped()) return false;
         drop(all, block->second.physical);
         block = all.blocks.erase(block);
     }
@@ -209,12 +215,13 @@ void fill(void* place, int value, std::size_t bytes) {
     const auto begin = reinterpret_cast<std::uintptr_t>(place), end = begin + bytes;
     const auto first = rounded(begin, page), last = end / page * page;
     const auto block = find(place);
-    if (value != 0 || first >= last || !block || block->kind != Kind::kDevice) {
+    if (value != 0 || first >= last || !block || !(block->on_device() || block->mapped())) {
         std::fill_n(static_cast<unsigned char*>(place), bytes, static_cast<unsigned char>(value));
         return;
     }
     std::fill_n(static_cast<unsigned char*>(place), first - begin, 0);
-    madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    // pages of a file are dropped with their content, for all of its mappings
+    madvise(reinterpret_cast<void*>(first), last - first, block->mapped() ? MADV_REMOVE : MADV_DONTNEED);
     std::fill_n(reinterpret_cast<unsigned char*>(last), end - last, 0);
 }
 

@@ -7,9 +7,10 @@
 
 namespace simdevice::memory {
 
-enum class Kind { kDevice, kHost, kRegistered, kMapped };
+/// kMapped and kMappedHost are handles at reserved addresses: a device's memory, and the host's.
+enum class Kind { kDevice, kHost, kRegistered, kMapped, kMappedHost };
 
-/// What cuMemCreate makes: memory without an address.
+/// What cuMemCreate makes: memory without an address; `device` is -1 for the host's.
 struct Physical {
     std::size_t size;
     int device;
@@ -23,6 +24,9 @@ struct Block {
     Kind kind;
     int device;
     Physical* physical;
+
+    bool mapped() const { return kind == Kind::kMapped || kind == Kind::kMappedHost; }
+    bool on_device() const { return kind == Kind::kDevice || kind == Kind::kMapped; }
 };
 
 /// Memory of the current device; null beyond the device's size.
@@ -37,7 +41,7 @@ std::optional<Block> find(const void* place);
 std::size_t in_use(int device);
 
 /// Addresses without memory; null when the process has no such range.
-void* reserve(std::size_t bytes);
+void* reserve(std::size_t bytes, std::size_t alignment);
 bool unreserve(void* place, std::size_t bytes);
 /// Null beyond the device's size.
 Physical* create(std::size_t bytes, int device);

@@ -3,7 +3,8 @@
 // where it is asked for (simulate.py); every other function of NCCL is in nccl_refused.cpp, by its name.
 //
 // The group's size is the caller's. ARCHWRIGHT_SIMULATED_NVLINK_DOMAIN says how many of its ranks one NVLink domain
-// holds (8 without it). The other ranks are taken to do what this one does: what is gathered is one's own, many times.
+// holds (8 without it), ARCHWRIGHT_SIMULATED_GIN_STRIDE how far apart two ranks are whose adapters reach each other (1,
+// every rank, without it; the size of a domain where adapters only reach those of their own rail). The other ranks are taken to do what this one does: what is gathered is one's own, many times.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <nccl_device/host.h>
@@ -18,7 +19,7 @@
 namespace {
 
 struct Communicator {
-    int ranks, rank, domain;
+    int ranks, rank, domain, stride;
 };
 
 struct Window {
@@ -31,10 +32,10 @@ constexpr std::size_t allocation_alignment = std::size_t{2} << 20;
 Communicator* of(ncclComm_t communicator) { return reinterpret_cast<Communicator*>(communicator); }
 Window* of(ncclWindow_t window) { return reinterpret_cast<Window*>(window); }
 
-int domain_size(int ranks) {
-    const char* text = std::getenv("ARCHWRIGHT_SIMULATED_NVLINK_DOMAIN");
-    const int size = text ? std::atoi(text) : 8;
-    return size > 0 ? std::min(size, ranks) : ranks;
+int told(const char* variable, int otherwise, int ranks) {
+    const char* text = std::getenv(variable);
+    const int number = text ? std::atoi(text) : otherwise;
+    return number > 0 ? std::min(number, ranks) : ranks;
 }
 
 std::size_t size_of(ncclDataType_t type) {
@@ -80,7 +81,9 @@ SIM_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 SIM_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* out, int ranks, ncclUniqueId, int rank) {
     if (ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
-    *out = reinterpret_cast<ncclComm_t>(new Communicator{ranks, rank, domain_size(ranks)});
+    *out = reinterpret_cast<ncclComm_t>(new Communicator{
+        ranks, rank, told("ARCHWRIGHT_SIMULATED_NVLINK_DOMAIN", 8, ranks),
+        told("ARCHWRIGHT_SIMULATED_GIN_STRIDE", 1, ranks)});
     return ncclSuccess;
 }
 // Not freed: upstream destroys a communicator that its buffers still know.
@@ -110,7 +113,7 @@ SIM_EXPORT ncclResult_t ncclCommQueryProperties(ncclComm_t communicator, ncclCom
     properties->ginType = properties->railedGinType = NCCL_GIN_TYPE_GDAKI;
     properties->ginSupport[NCCL_GIN_TYPE_GDAKI] = true;
     properties->nLsaTeams = self->ranks / self->domain;
-    properties->ginMinStride = self->domain;
+    properties->ginMinStride = self->stride;
     properties->devCommRuntimeVersionSize = sizeof(ncclDevComm);
     return ncclSuccess;
 }

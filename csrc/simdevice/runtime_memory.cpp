@@ -88,7 +88,7 @@ SIM_EXPORT cudaError_t cudaMemsetAsync(void* place, int value, size_t bytes, cud
 SIM_EXPORT cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
     *attributes = {};
     const auto block = memory::find(pointer);
-    const bool host = block && (block->kind == Kind::kHost || block->kind == Kind::kRegistered);
+    const bool host = block && !block->on_device();
     auto* place = const_cast<void*>(pointer);
     attributes->type = !block ? cudaMemoryTypeUnregistered : host ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
     attributes->device = block ? block->device : cudaInvalidDeviceId;
