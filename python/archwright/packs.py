@@ -44,16 +44,12 @@ __all__ = [
 #: The shipped shape file that is used when none is named.
 DEFAULT_SHAPES = "deepseek-v4.1-flash"
 
-#: nvcc names what has internal linkage after the first function with external linkage. Where there is none it takes the
-#: number of its process, and no two compiles give the same cubin: so there is one, for the host, of which nothing is
-#: compiled.
-_IDENTITY = "void archwright_kernel() {}\n"
-
 #: TileLang's sources lie in temporary folders, which -lineinfo would name in the cubin (case H2).
 _WRAPPER = """\
 #!/bin/sh
-# nvcc for run-time compilers: the same compiler and the same code, but no name of a temporary file gets into it, and
-# what ptxas says of the kernel is kept beside the JIT caches. Its words on --version are untouched: digests cover them.
+# nvcc for run-time compilers: the same compiler and the same code, but no folder, no name of a temporary file and no
+# number of a process (which nvcc takes where nothing in a file has external linkage) gets into it, and what ptxas says
+# of the kernel is kept beside the JIT caches. Its words on --version are untouched: digests cover them.
 case " $* " in *" --version "*) exec {nvcc} "$@" ;; esac
 out=kernel
 previous=
@@ -63,10 +59,9 @@ for word in "$@"; do
     previous=$word
     case $word in -lineinfo | --generate-line-info) ;; *) set -- "$@" "$word" ;; esac
 done
-case " $* " in *" --cubin "* | *" -cubin "*) set -- "$@" -include {identity} ;; esac
 log={logs}/$(date +%s%N)-$$
 {nvcc} "$@" -objtemp -Xcudafe=--orig_src_path_name=/src/kernel.cu -Xcompiler=-ffile-prefix-map={library}=/src \\
-    -Xcompiler=-ffile-prefix-map={runtime}=/src --ptxas-options=--verbose >"$log" 2>&1
+    -Xcompiler=-ffile-prefix-map={runtime}=/src -frandom-seed=kernel --ptxas-options=--verbose >"$log" 2>&1
 status=$?
 grep -v '^ptxas info' "$log"
 if [ $status -eq 0 ]; then mv "$log" "$log.ptxas"; else rm -f "$log"; fi
@@ -100,7 +95,7 @@ def jit_cache(request: Request) -> Path:
 
     Each set of compilers and each wrapper has its own: no key covers GCC, nor what the wrapper adds.
     """
-    made_with = request.environment.compilers.read_bytes() + _WRAPPER.encode() + _IDENTITY.encode()
+    made_with = request.environment.compilers.read_bytes() + _WRAPPER.encode()
     compilers = hashlib.sha256(made_with).hexdigest()[:12]
     device = pack_device(request.component, request.target, request.device).name
     return cache_dir() / "jit" / f"{request.component.name}-{request.component.version}-{device}-{compilers}"
@@ -201,13 +196,11 @@ def _toolkit(folder: Path, request: Request, cache: Path) -> Path:
         if target.name not in ("bin", "nvcc") and (not link.is_symlink() or link.readlink() != target):
             link.unlink(missing_ok=True)
             link.symlink_to(target)
-    identity = write_if_changed(view / "archwright_kernel.h", _IDENTITY)
     wrapper = _WRAPPER.format(
         nvcc=real / "bin" / "nvcc",
         logs=logs,
         library=folder / "library",
         runtime=request.environment.runtime / "lib" / "python3.12" / "site-packages",
-        identity=identity,
     )
     nvcc = write_if_changed(view / "bin" / "nvcc", wrapper)
     nvcc.chmod(0o755)
