@@ -192,6 +192,7 @@ Applies to: tiny 1.0
 def make_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Component]:
     """A project with one recipe, for the archive with `sha256`; `patches` are written beside it."""
     project = tmp_path / "project"
+    components_module.components()  # what asks for all recipes gets the real ones, whichever test runs first
     monkeypatch.setattr(components_module, "project_root", lambda: project)
 
     def make(sha256: str, patches: Mapping[str, str] | None = None, text: str = RECIPE) -> Component:

@@ -9,8 +9,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from archwright.environment import Environment, create_environment
 from archwright.manifests import read_manifest
 from archwright.project import cache_dir, project_root
 from archwright.repro import copy_project
+from archwright.simulate import simulation
 from archwright.sources import sha256_of
 from archwright.targets import target_table
 
@@ -144,3 +148,105 @@ def test_another_user_home_cache_and_checkout_make_the_same_bytes(
         assert first.namelist() == second.namelist()
         assert [n for n in first.namelist() if first.read(n) != second.read(n)] == []
     assert sha256_of(one) == sha256_of(two)
+
+
+def wait_for(what: str, there: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 300
+    while not there():
+        assert process.poll() is None, f"ended before {what}: {process.communicate()[0]}"
+        assert time.monotonic() < end, f"no {what} in five minutes"
+        time.sleep(0.1)
+
+
+def running_in(folder: Path) -> list[str]:
+    """Commands of processes that name `folder`."""
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in words:
+            commands.append(words)
+    return commands
+
+
+def test_interrupted_it_leaves_nothing_half_written_and_goes_on_where_it_stopped(
+    environment: Environment, isolated: list[str], tmp_path: Path
+) -> None:
+    """A second run of the same cell is told to wait, and the first one is interrupted after a kernel or two."""
+    shop = Shop(tmp_path, environment, isolated)
+    first = shop.start()
+    wait_for("a finished kernel", shop.kernels, first)
+
+    status, said = shop.aot("--no-wait")
+    first.send_signal(signal.SIGINT)
+    stopped, _ = first.communicate(timeout=60)
+
+    assert (status, json.loads(said.partition("{")[1] + said.partition("{")[2])["error"]["code"]) == (5, "AW503"), said
+    assert first.returncode == 130, stopped
+    assert "AW504" in stopped
+    assert running_in(shop.tree) == []
+    assert shop.wheels() == []
+    assert not list(shop.tree.glob("build/**/*.part"))
+    before = shop.kernels()
+    assert 0 < len(before) < 3
+
+    status, said = shop.aot()
+
+    assert status == 0, said
+    assert len(shop.kernels()) == 3
+    assert before.items() <= shop.kernels().items(), "what was compiled is not compiled again"
+    (wheel,) = shop.wheels()
+    assert len(read_manifest(wheel).operations) == 2
+
+
+USE = """
+import torch, deep_gemm
+deep_gemm.set_pdl(True)
+a = torch.empty(128, 16384, device="cuda", dtype=torch.bfloat16)
+b = torch.empty(24, 16384, device="cuda", dtype=torch.float32)
+deep_gemm.tf32_hc_prenorm_gemm(a, b, torch.empty(16, 128, 24, device="cuda"), torch.empty(16, 128, device="cuda"), 16)
+print("a hit")
+"""
+
+
+@pytest.fixture
+def use(shop: Shop, environment: Environment, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Install the pack and its library into a folder, and call an operation there without any compiler."""
+    site = tmp_path / "site"
+    wheels = [*shop.wheels(), next((shop.tree / "dist" / "sm100").glob("deepinfer_gemm-*.whl"))]
+    pip = [str(environment.toolchain / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", str(site), *map(str, wheels)], check=True)
+
+    def call(jit: str = "") -> tuple[int, str]:
+        variables = {"HOME": str(tmp_path), "PATH": "/nonexistent", "PYTHONPATH": str(site), "ARCHWRIGHT_JIT": jit}
+        command = [str(environment.runtime / "bin" / "python"), "-B", "-c", USE]
+        variables |= simulation("b200", environment)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    return call
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut off", "lost", "added to"])
+def test_a_corrupt_entry_is_noticed_before_it_is_used(
+    use: Callable[..., tuple[int, str]], tmp_path: Path, damage: str
+) -> None:
+    cubin = next((tmp_path / "site" / NAME / "root").glob("deepjit/cache/*tf32*/kernel.cubin"))
+    data = cubin.read_bytes()
+    assert use("strict") == (0, "a hit\n")
+    if damage == "lost":
+        cubin.unlink()
+    else:
+        changed = {"changed": data[:-1] + bytes([data[-1] ^ 1]), "cut off": data[:-100], "added to": data + b"x"}
+        cubin.write_bytes(changed[damage])
+
+    strict, lenient = use("strict"), use()
+
+    for status, said in (strict, lenient):
+        assert status != 0
+        assert "AW608: AOT pack is damaged" in said
+        assert cubin.parent.name in said
+        assert "pip install --force-reinstall --no-deps archwright-aot-deep-gemm" in said
+    assert "the AOT pack is not used" in lenient[1]

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -225,15 +225,19 @@ class _Run:
         return next((name for name, folder in self.folders.items() if Path(source).is_relative_to(folder)), None)
 
     def end(self) -> None:
-        """End every child and its compilers, politely and then not."""
+        """End every child with all that it started, politely and then not.
+
+        Compilers outlive pip, and what runs the host code of an AOT pack outlives them: the sessions have to be empty.
+        """
         self.pool.stop()
+        with self.lock:
+            leaders = [child.pid for child in self.children if child.poll() is None]
         for number, patience in ((signal.SIGINT, 5.0), (signal.SIGKILL, 5.0)):
-            with self.lock:
-                running = [child for child in self.children if child.poll() is None]
-            for child in running:
-                _signal_session(child.pid, number)
+            for group in _session_groups(leaders):
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)
             end = time.monotonic() + patience
-            while time.monotonic() < end and any(child.poll() is None for child in running):
+            while time.monotonic() < end and _session_groups(leaders):
                 time.sleep(0.05)
 
     def _environment(self) -> dict[str, str]:
@@ -246,21 +250,17 @@ class _Run:
         return env
 
 
-def _signal_session(leader: int, number: signal.Signals) -> None:
-    """Send a signal to every process group of the session: Ninja gives its compilers groups of their own."""
+def _session_groups(leaders: list[int]) -> set[int]:
+    """The process groups that live in the sessions of `leaders`: Ninja gives its compilers groups of their own."""
     groups = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            state, _, group, session, *_ = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == leader:
-            groups.add(int(fields[2]))
-    for group in groups:
-        try:
-            os.killpg(group, number)
-        except ProcessLookupError:
-            continue
+        if int(session) in leaders and state != "Z":
+            groups.add(int(group))
+    return groups
 
 
 @contextmanager
