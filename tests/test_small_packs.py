@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from archwright.components import components
 from archwright.environment import Environment, create_environment
 from archwright.manifests import read_manifest
 from archwright.project import cache_dir, project_root
@@ -28,7 +29,11 @@ from archwright.targets import target_table
 
 pytestmark = pytest.mark.wheels
 
-OPERATIONS = ("tf32_hc_prenorm_gemm", "m_grouped_bf16_gemm_nt_contiguous")
+#: The operations that are left of each pack's recipe, and the kernels that they have.
+SMALL = {
+    "deep_gemm_aot": (("tf32_hc_prenorm_gemm", "m_grouped_bf16_gemm_nt_contiguous"), 3),
+    "tilelang_ops": (("mhc_sinkhorn_fwd",), 1),
+}
 NAME = "archwright_aot_deep_gemm"
 
 
@@ -40,16 +45,20 @@ def environment() -> Environment:
 class Shop:
     """A copy of the work tree with a small recipe, and a JIT cache that nobody else sees (a mount of its own)."""
 
-    def __init__(self, folder: Path, environment: Environment, isolated: list[str]) -> None:
-        self.tree, self.jit, self.environment = copy_project(folder / "tree"), folder / "jit", environment
+    def __init__(
+        self, folder: Path, environment: Environment, isolated: list[str], component: str = "deep_gemm_aot"
+    ) -> None:
+        self.tree, self.jit, self.component = copy_project(folder / "tree"), folder / "jit", components()[component]
         self.jit.mkdir()
-        recipe = self.tree / "csrc" / "deep_gemm_aot" / "component.toml"
-        recipe.write_text(small_recipe(recipe.read_text()))
+        recipe = self.tree / "csrc" / component / "component.toml"
+        recipe.write_text(small_recipe(recipe.read_text(), SMALL[component][0]))
         shapes = (self.tree / "python" / "archwright" / "models" / "deepseek-v4.1-flash.toml").read_text()
         self.shapes = folder / "small.toml"
         self.shapes.write_text(shapes.partition("[tokens]")[0] + "[tokens]\ndecode = [128]\nprefill = [1024]\n")
         (self.tree / "dist" / "sm100").mkdir(parents=True)
-        for wheel in (project_root() / "dist" / "sm100").glob("deepinfer_gemm-*.whl"):
+        assert self.component.pack is not None and self.component.pack.library is not None
+        library = components()[self.component.pack.library].distribution.replace("-", "_")
+        for wheel in (project_root() / "dist" / "sm100").glob(f"{library}-*.whl"):
             shutil.copy(wheel, self.tree / "dist" / "sm100")
         mount = f'mount --bind "{self.jit}" "{cache_dir() / "jit"}" && exec "$@"'
         self.command = [*isolated, "sh", "-c", mount, "sh", str(environment.toolchain / "bin" / "python")]
@@ -58,9 +67,9 @@ class Shop:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """`archwright aot` of this copy's code, with its output in one pipe."""
-        command = [*self.command, "-m", "archwright", "aot", "sm100", "deep_gemm_aot", "--shapes", str(self.shapes)]
+        command = [*self.command, "-m", "archwright", "aot", "sm100", self.component.name]
         return subprocess.Popen(
-            [*command, "--offline", "--json", *words],
+            [*command, "--shapes", str(self.shapes), "--offline", "--json", *words],
             cwd=self.tree,
             env=self.variables,
             text=True,
@@ -74,22 +83,23 @@ class Shop:
         return process.returncode, said
 
     def wheels(self) -> list[Path]:
-        return sorted((self.tree / "dist" / "sm100").glob(f"{NAME}-*.whl"))
+        return sorted((self.tree / "dist" / "sm100").glob(f"{self.component.package}-*.whl"))
 
     def kernels(self) -> dict[str, int]:
         return finished(self.jit)
 
 
 def finished(jit: Path) -> dict[str, int]:
-    """Finished entries of a JIT cache, with the time at which each was compiled."""
-    found = jit.glob("*/*/deepjit/cache/*/.committed")
-    return {mark.parent.name: (mark.parent / "kernel.cubin").stat().st_mtime_ns for mark in found}
+    """Finished entries of the JIT caches, with the time at which each was compiled."""
+    deepjit = [mark.with_name("kernel.cubin") for mark in jit.glob("*/*/deepjit/cache/*/.committed")]
+    compiled = [*deepjit, *jit.glob("*/*/tilelang/*/*/kernels/*/executable.so")]
+    return {file.parent.name: file.stat().st_mtime_ns for file in compiled}
 
 
-def small_recipe(text: str) -> str:
+def small_recipe(text: str, operations: tuple[str, ...]) -> str:
     """The recipe with the chosen operations alone."""
     tables = re.split(r"^(?=\[)", text, flags=re.M)
-    wanted = tuple(f'[[pack.operations]]\nname = "{name}"\n' for name in OPERATIONS)
+    wanted = tuple(f'[[pack.operations]]\nname = "{name}"\n' for name in operations)
     return "".join(t for t in tables if not t.startswith("[[pack.operations]]") or t.startswith(wanted))
 
 
@@ -104,7 +114,7 @@ def isolated() -> list[str]:
 
 @pytest.fixture(scope="module")
 def shop(environment: Environment, isolated: list[str], tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """With the finished pack."""
+    """With the finished pack of DeepGEMM."""
     made = Shop(tmp_path_factory.mktemp("first"), environment, isolated)
     status, said = made.aot()
     assert status == 0, said
@@ -114,40 +124,63 @@ def shop(environment: Environment, isolated: list[str], tmp_path_factory: pytest
 def test_the_small_pack_has_what_was_asked_for(shop: Shop) -> None:
     (wheel,) = shop.wheels()
     manifest = read_manifest(wheel)
+    operations, kernels = SMALL["deep_gemm_aot"]
 
-    assert {operation.name for operation in manifest.operations} == set(OPERATIONS)
-    assert len(shop.kernels()) == len({entry for op in manifest.operations for entry, _ in op.kernels}) == 3
+    assert {operation.name for operation in manifest.operations} == set(operations)
+    used = {entry for operation in manifest.operations for entry, _ in operation.kernels}
+    assert len(shop.kernels()) == len(used) == kernels
+
+
+def by_pip(shop: Shop, folder: Path, **variables: str) -> tuple[Path, dict[str, int]]:
+    """The wheel that plain pip makes (docs/aot.md), with a home and a cache of its own, and what was compiled."""
+    for name in ("archives", "compilers", "sources"):
+        (folder / "cache").mkdir(parents=True, exist_ok=True)
+        (folder / "cache" / name).symlink_to(cache_dir() / name)
+    (folder / "home").mkdir()
+    command = [shop.command[-1], "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(folder)]
+    settings = {"ARCHWRIGHT_TARGET": "sm100", "ARCHWRIGHT_SHAPES": str(shop.shapes)}
+    command += [word for name, value in settings.items() for word in ("-C", f"cmake.define.{name}={value}")]
+    command += [str(shop.tree / "csrc" / shop.component.name)]
+    own = {"HOME": str(folder / "home"), "ARCHWRIGHT_CACHE": str(folder / "cache"), "ARCHWRIGHT_OFFLINE": "1"}
+    done = subprocess.run(
+        command, env=shop.variables | own | variables, capture_output=True, text=True, check=False, umask=0o077
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(folder.glob(f"{shop.component.package}-*.whl")), finished(folder / "cache" / "jit")
 
 
 def test_another_user_home_cache_and_checkout_make_the_same_bytes(
     shop: Shop, environment: Environment, isolated: list[str], tmp_path: Path
 ) -> None:
-    """With plain pip, as docs/aot.md says. No space in the folder's name: DeepJIT calls compilers without quotes."""
+    """No space in the folder's name: DeepJIT calls compilers without quotes."""
     other = Shop(tmp_path / "elsewhere-in-a-folder-with-a-longer-name", environment, isolated)
-    (tmp_path / "home").mkdir()
-    (tmp_path / "cache").mkdir()
-    for name in ("archives", "compilers", "sources"):
-        (tmp_path / "cache" / name).symlink_to(cache_dir() / name)
-    command = [str(environment.toolchain / "bin" / "python"), "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
-    settings = {"ARCHWRIGHT_TARGET": "sm100", "ARCHWRIGHT_SHAPES": str(other.shapes)}
-    command += [word for name, value in settings.items() for word in ("-C", f"cmake.define.{name}={value}")]
-    command += ["--wheel-dir", str(tmp_path), str(other.tree / "csrc" / "deep_gemm_aot")]
-    variables = other.variables | {"HOME": str(tmp_path / "home"), "USER": "somebody", "LOGNAME": "somebody"}
-    variables |= {"ARCHWRIGHT_CACHE": str(tmp_path / "cache"), "ARCHWRIGHT_OFFLINE": "1", "TZ": "Asia/Tokyo"}
 
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, umask=0o077)
+    wheel, compiled = by_pip(other, tmp_path / "pip", USER="somebody", LOGNAME="somebody", TZ="Asia/Tokyo")
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    compiled = finished(tmp_path / "cache" / "jit")
-    assert compiled.keys() == shop.kernels().keys()
-    assert not set(compiled.values()) & set(shop.kernels().values()), "compiled again, not shared"
-    (one,), two = shop.wheels(), next(tmp_path.glob(f"{NAME}-*.whl"))
+    assert_same(shop.wheels()[0], shop.kernels(), wheel, compiled)
+
+
+def test_tilelangs_kernels_are_the_same_bytes_too(
+    environment: Environment, isolated: list[str], tmp_path: Path
+) -> None:
+    if not (components()["tilelang_ops"].folder / "budget.sm100.toml").is_file():
+        pytest.skip("no kernel budget of tilelang_ops: its wheel is refused")
+    shops = [Shop(tmp_path / name, environment, isolated, "tilelang_ops") for name in ("one", "another-checkout")]
+
+    one, two = (by_pip(shop, tmp_path / shop.tree.parent.name / "pip", USER=shop.tree.parent.name) for shop in shops)
+
+    assert len(one[1]) == SMALL["tilelang_ops"][1]
+    assert_same(*one, *two)
+
+
+def assert_same(one: Path, compiled: dict[str, int], two: Path, again: dict[str, int]) -> None:
+    """Both wheels were compiled from nothing, and are equal: first what tells most."""
+    assert compiled.keys() == again.keys()
+    assert not set(compiled.values()) & set(again.values()), "compiled again, not shared"
     with zipfile.ZipFile(one) as first, zipfile.ZipFile(two) as second:
-        name = f"{NAME}/manifest.json"
-        assert json.loads(first.read(name))["files"] == json.loads(second.read(name))["files"]
         assert first.namelist() == second.namelist()
-        assert [n for n in first.namelist() if first.read(n) != second.read(n)] == []
-    assert sha256_of(one) == sha256_of(two)
+        assert [name for name in first.namelist() if first.read(name) != second.read(name)] == []
+    assert (one.name, sha256_of(one)) == (two.name, sha256_of(two))
 
 
 def wait_for(what: str, there: Callable[[], object], process: subprocess.Popen[str]) -> None:
