@@ -15,6 +15,7 @@ import ast
 import builtins
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -81,6 +82,15 @@ def pytest_configure(config):
     generator.generate_topk_idx = on_cpu(generator.generate_topk_idx, generator)
 
 
+def words(error):
+    """What an exception says. A compiler's comes with the whole source: its own lines are enough."""
+    text = str(error)
+    if len(text) < 1000:
+        return text
+    lines = [line for line in text.splitlines() if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return "\n".join(lines[:5])[:1000] or text[:1000]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
@@ -88,9 +98,7 @@ def pytest_runtest_makereport(item, call):
         CURRENT.update(outcome=report.outcome, when=call.when)
         if call.excinfo is not None:
             path, _, function = str(call.excinfo.traceback[-1].path), 0, call.excinfo.traceback[-1].name
-            CURRENT.update(
-                type=call.excinfo.typename, reason=str(call.excinfo.value)[:4000], where=f"{path}:{function}"
-            )
+            CURRENT.update(type=call.excinfo.typename, reason=words(call.excinfo.value), where=f"{path}:{function}")
             CURRENT["trace"] = [f"{entry.path}:{entry.lineno + 1}" for entry in call.excinfo.traceback][-8:]
     return report
 

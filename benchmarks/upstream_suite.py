@@ -41,7 +41,7 @@ DEVICES = {"sm100": "b200", "sm90": "h100"}
 PYTEST = ("pytest", "pluggy", "iniconfig", "pygments")
 GOAL = 0.95
 #: An exception with one of these words came from the device, and so is ours.
-DEVICE_WORDS = re.compile(r"CUDA[ _]|cudaError|libcuda|CUBLAS|out of memory|AW70\d|no kernel image", re.IGNORECASE)
+DEVICE_WORDS = re.compile(r"CUDA error|CUDA_ERROR_|cudaError[A-Z]|libcuda|CUBLAS_STATUS|out of memory|AW70\d")
 KINDS = {
     "complete": "every kernel generated, compiled and launched",
     "no kernel": "went through without a kernel",
@@ -326,7 +326,8 @@ def _taken(chunks: queue.SimpleQueue[Sequence[str]]) -> Iterator[str]:
 def judge(result: dict[str, Any]) -> tuple[str, str]:
     """The kind of a result, one of KINDS, and its reason in one line without numbers that differ from test to test."""
     text = " ".join(result.get("reason", "").split())
-    reason = re.sub(r"0x[0-9a-f]+|\b\d{3,}\b", "N", text)[:300]
+    reason = re.sub(r"(/[^\s/:]+)+/", "", text)  # paths of this machine
+    reason = re.sub(r"0x[0-9a-f]+|\b\d{3,}\b", "N", reason)[:300]
     if result["outcome"] == "passed":
         return ("complete" if result["launches"] else "no kernel"), ""
     if result["outcome"] in ("crash", "timeout"):

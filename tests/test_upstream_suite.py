@@ -42,7 +42,7 @@ def test_without_a_kernel():
     pass
 
 def test_of_upstream():
-    raise NotImplementedError(f"not on this target: {12345}")
+    raise NotImplementedError(f"not on this target: /some/folder/file.py {12345}")
 
 def test_of_the_device():
     raise RuntimeError("CUDA error: invalid argument")
@@ -111,7 +111,7 @@ def test_each_test_is_judged_by_what_it_did(suites: ModuleType, results: dict[st
     assert {name: suites.judge(result) for name, result in results.items()} == {
         "test_values_are_not_judged": ("complete", ""),
         "test_without_a_kernel": ("no kernel", ""),
-        "test_of_upstream": ("upstream", "NotImplementedError: not on this target: N"),
+        "test_of_upstream": ("upstream", "NotImplementedError: not on this target: file.py N"),
         "test_of_the_device": ("device", "CUDA error: invalid argument"),
         "test_that_is_refused": ("device", "AW704: cudaIpcGetMemHandle"),
         "test_that_dies": ("crash", "status -6"),
