@@ -327,8 +327,32 @@ def test_every_function_of_the_real_runtime_library_is_there(environment: Enviro
     assert symbols(real) - symbols(stand_in) == set()
 
 
-def symbols(path: Path) -> set[str]:
+@pytest.mark.parametrize("library", ["libcaffe2_nvrtc.so", "libtilelang.so", "libtvm_runtime.so"])
+def test_every_driver_function_that_libraries_link_is_there(environment: Environment, library: str) -> None:
+    linked = symbols(next((environment.runtime / "lib").rglob(library)), defined=False)
+    driver = {name for name in linked if name[:2] == "cu" and name[2].isupper()}
+
+    assert "cuTensorMapEncodeTiled" in driver
+    assert driver - symbols(build_stand_ins(environment) / "libcudart.so.13") == set()
+
+
+def test_nvml_knows_the_same_devices_and_nothing_else(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "import torch\n"
+        "nvml = ctypes.CDLL('libnvidia-ml.so.1'); text = ctypes.create_string_buffer(96)\n"
+        "out += [nvml.nvmlInit_v2(), nvml.nvmlDeviceGetCount_v2(ref(value)), value.value]\n"
+        "for index in range(3): out.append(nvml.nvmlDeviceGetHandleByIndex_v2(index, ref(place)))\n"
+        "nvml.nvmlDeviceGetHandleByPciBusId_v2(b'00000000:01:00.0', ref(place))\n"
+        "nvml.nvmlDeviceGetUUID(place, text, 96)\n"
+        "out.append(text.value.decode() == f'GPU-{torch.cuda.get_device_properties(1).uuid}')\n"
+        "out.append(hasattr(nvml, 'nvmlDeviceGetTemperature'))\n"
+    )
+    assert called(environment, tmp_path, code, count=2) == [0, 0, 2, 0, 0, 2, True, False]
+
+
+def symbols(path: Path, *, defined: bool = True) -> set[str]:
+    """Functions of CUDA that a library has, or that it takes from others."""
     with path.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
-        defined = {symbol.name for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"}
-    return {name for name in defined if name.startswith(("cu", "__cuda"))}
+        names = {symbol.name for symbol in table.iter_symbols() if (symbol["st_shndx"] != "SHN_UNDEF") == defined}
+    return {name for name in names if name.startswith(("cu", "__cuda"))}
