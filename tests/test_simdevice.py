@@ -174,6 +174,16 @@ def test_memory_of_streams_and_pools(environment: Environment, tmp_path: Path) -
     assert called(environment, tmp_path, code) == [1 << 30, 0, 0, 1]
 
 
+def test_torchs_allocator_of_streams(environment: Environment, tmp_path: Path) -> None:
+    code = (
+        "import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'backend:cudaMallocAsync'\n"
+        "import torch; data = torch.arange(1 << 20); there = data.cuda(); large = torch.empty(1 << 30, device='cuda')\n"
+        "out.append(bool((there.cpu() == data).all())); before = torch.cuda.mem_get_info()[0]\n"
+        "del large; torch.cuda.empty_cache(); out.append(torch.cuda.mem_get_info()[0] - before)\n"
+    )
+    assert called(environment, tmp_path, code) == [True, 4 << 30]
+
+
 def test_pinned_memory_is_known_as_the_hosts(environment: Environment, tmp_path: Path) -> None:
     code = (
         "import torch\n"
