@@ -44,7 +44,7 @@ GOAL = 0.95
 DEVICE_WORDS = re.compile(r"CUDA error|CUDA_ERROR_|cudaError[A-Z]|libcuda|CUBLAS_STATUS|out of memory|AW70\d")
 KINDS = {
     "complete": "every kernel generated, compiled and launched",
-    "no kernel": "went through without a kernel",
+    "no kernel": "went through without launching what it loaded, or anything",
     "device": "stopped by the simulated device: our bugs",
     "upstream": "upstream itself cannot run it for this target",
     "crash": "the process died",
@@ -199,10 +199,7 @@ def main() -> None:
     done.load()
     first = Worker(suite)
     chosen = spread(sample(first.items, options.sample))
-    again = (
-        [] if options.again == "none" else [t for t in chosen if t in done.tests and _wanted(options, done.tests[t])]
-    )
-    todo = [test for test in chosen if test not in done.tests] + again
+    todo = [test for test in chosen if test not in done.tests or _wanted(options, done.tests[test])]
     print(f"{suite.target}: {len(chosen)} of {len(first.items)} tests, {len(todo)} to run", flush=True)
     _run(suite, done, todo, first, options.workers)
     found = report(suite.target, [done.tests[test] for test in chosen if test in done.tests], len(chosen))
@@ -230,7 +227,7 @@ def _options() -> argparse.Namespace:
 
 
 def _wanted(options: argparse.Namespace, result: dict[str, Any]) -> bool:
-    return options.again == "all" or judge(result)[0] not in ("complete", "no kernel")
+    return options.again == "all" or (options.again == "failed" and judge(result)[0] != "complete")
 
 
 def _prepare(options: argparse.Namespace) -> Suite:
@@ -328,6 +325,8 @@ def judge(result: dict[str, Any]) -> tuple[str, str]:
     text = " ".join(result.get("reason", "").split())
     reason = re.sub(r"(/[^\s/:]+)+/", "", text)  # paths of this machine
     reason = re.sub(r"0x[0-9a-f]+|\b\d{3,}\b", "N", reason)[:300]
+    if result["outcome"] == "passed" and result["not launched"]:
+        return "no kernel", f"loaded but not launched: {', '.join(result['not launched'])}"
     if result["outcome"] == "passed":
         return ("complete" if result["launches"] else "no kernel"), ""
     if result["outcome"] in ("crash", "timeout"):
