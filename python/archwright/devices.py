@@ -15,7 +15,7 @@ __all__ = ["Device", "devices", "find_device"]
 
 @dataclass(frozen=True)
 class Device:
-    """One device. `figures` are in bytes, kHz, bits or plain counts; `assumed` names those without a source."""
+    """One device. `figures` are in bytes, kHz, bits or plain counts; `assumed` names its own without a source."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ def devices() -> dict[str, Device]:
     for name, entry in data["devices"].items():
         own = {key: figure for key, figure in entry.items() if isinstance(figure, dict)}
         sources += [figure["source"] for figure in own.values()]
-        tables = (shared["common"], shared["queried"], shared.get(entry["capability"], {}))
+        tables = (shared["common"], shared["queried"], shared["rest"], shared.get(entry["capability"], {}))
         common = {key: value for table in tables for key, value in table.items() if key != "source"}
         result[name] = Device(
             name=name,
