@@ -126,7 +126,7 @@ def test_cases_that_compiled_nothing_need_no_compile(tmp_path: Path, make_pack: 
 def test_what_is_not_known_stays_unknown(
     tmp_path: Path, make_pack: MakePack, cases: tuple[dict[str, Any], ...]
 ) -> None:
-    planned = (Operation("f", ("deep_gemm.f",), ("sm100",), 1, 1),)
+    planned = (Operation("f", "f", ("deep_gemm.f",), ("sm100",), 1, 1),)
     pack = make_pack(manifest(operation("f", *cases)))
 
     entry = the(covered(tmp_path, "import deep_gemm\ndeep_gemm.f()", pack, operations=planned))
@@ -151,7 +151,7 @@ def test_two_operations_of_one_entry_point_add_up(tmp_path: Path, make_pack: Mak
 
 
 def test_a_recipe_alone_covers_nothing(tmp_path: Path, make_pack: MakePack) -> None:
-    planned = (Operation("f", ("deep_gemm.f",), ("sm100", "sm90"), 1, 1),)
+    planned = (Operation("f", "f", ("deep_gemm.f",), ("sm100", "sm90"), 1, 1),)
     text = "import deep_gemm\ndeep_gemm.f()"
 
     without = the(covered(tmp_path, text, operations=planned))
@@ -193,7 +193,7 @@ def test_a_library_with_kernels_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_refused_library_is_refused_whatever_its_pack_says(tmp_path: Path) -> None:
-    planned = (Operation("f", ("deep_gemm.f",), ("sm100",), 1, 1),)
+    planned = (Operation("f", "f", ("deep_gemm.f",), ("sm100",), 1, 1),)
     text = "import deep_gemm\ndeep_gemm.f()\ndeep_gemm.set_pdl()"
 
     result = covered(tmp_path, text, target="ascend950", operations=planned)
