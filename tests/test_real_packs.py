@@ -171,7 +171,7 @@ def test_e1_with_the_packs_every_shape_is_a_hit_and_no_compiler_is_started(
     assert used.status == 0, used.said
     manifest = json.loads((site / component.package / "manifest.json").read_text())
     cases = sum(len(op["cases"]) for op in manifest["operations"] if op["name"] in operations)
-    assert used.said.splitlines()[-1] == f"{cases} cases"
+    assert f"{cases} cases" in used.said.splitlines()
     # upstream asks its compiler for the version, once; nothing else that could compile is started
     assert {Path(name).name for name in used.started} <= {"python", "sh", "ldconfig", "nvcc"}
     compilers = [name for name in used.started if name.endswith("nvcc")]
@@ -190,7 +190,7 @@ deep_gemm.tf32_hc_prenorm_gemm(a, b, torch.empty(16, 1, 24, device="cuda"), torc
 """
 TILELANG = """
 import tilelang, torch, tile_kernels
-x = torch.empty(4, 1000, device="cuda", dtype=torch.bfloat16)
+x = torch.empty(4, 1024, device="cuda", dtype=torch.bfloat16)
 tile_kernels.quant.swiglu_forward(x, "bf16")
 """
 
