@@ -194,15 +194,23 @@ class Worker:
 
 def main() -> None:
     options = _options()
-    suite = _prepare(options)
-    done = Done(suite.results)
+    folder: Path = (options.folder or cache_dir() / "suite" / options.target).absolute()
+    done = Done(folder / "results.jsonl")
     done.load()
-    first = Worker(suite)
-    chosen = spread(sample(first.items, options.sample))
-    todo = [test for test in chosen if test not in done.tests or _wanted(options, done.tests[test])]
-    print(f"{suite.target}: {len(chosen)} of {len(first.items)} tests, {len(todo)} to run", flush=True)
-    _run(suite, done, todo, first, options.workers)
-    found = report(suite.target, [done.tests[test] for test in chosen if test in done.tests], len(chosen))
+    listed = folder / "tests.json"
+    if options.report and not listed.is_file():
+        sys.exit(f"no run in {folder}: nothing to report")
+    if options.report:
+        chosen: list[str] = json.loads(listed.read_text(encoding="utf-8"))
+    else:
+        suite = _prepare(options, folder)
+        first = Worker(suite)
+        chosen = spread(sample(first.items, options.sample))
+        listed.write_text(json.dumps(chosen), encoding="utf-8")
+        todo = [test for test in chosen if test not in done.tests or _wanted(options, done.tests[test])]
+        print(f"{suite.target}: {len(chosen)} of {len(first.items)} tests, {len(todo)} to run", flush=True)
+        _run(suite, done, todo, first, options.workers)
+    found = report(options.target, [done.tests[test] for test in chosen if test in done.tests], len(chosen))
     show(found)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -222,6 +230,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS", help="for one test (default: 600)")
     parser.add_argument("--folder", type=Path, help="results, TileLang's cache and logs (default: the user's cache)")
+    parser.add_argument("--report", action="store_true", help="run nothing: what the last run has found so far")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found here")
     return parser.parse_args()
 
@@ -230,9 +239,8 @@ def _wanted(options: argparse.Namespace, result: dict[str, Any]) -> bool:
     return options.again == "all" or (options.again == "failed" and judge(result)[0] != "complete")
 
 
-def _prepare(options: argparse.Namespace) -> Suite:
+def _prepare(options: argparse.Namespace, folder: Path) -> Suite:
     """A copy of the suite, beside links to pytest, in a folder that outlives this run."""
-    folder: Path = (options.folder or cache_dir() / "suite" / options.target).absolute()
     for name in ("home", "log", "pytest"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     source = fetch(find_component("tilelang_ops")).path
@@ -370,7 +378,9 @@ def show(found: dict[str, Any]) -> None:
         print(f"  {name:56}" + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
     for reason in found["reasons"]:
         print(f"  {reason['tests']:6}  {reason['kind']:9}  {reason['reason'][:160]}")
-    verdict = "met" if found["complete"] >= found["goal"] else "missed"
+    unfinished = f"not known, {found['chosen'] - found['done']} tests are left"
+    reached = found["complete"] >= found["goal"]
+    verdict = "met" if reached else "missed" if found["done"] == found["chosen"] else unfinished
     print(
         f"  complete: {found['complete']:.1%}, goal {found['goal']:.0%}: {verdict}; {found['kernels']} kernel names, "
     )

@@ -129,9 +129,15 @@ def test_each_test_is_judged_by_what_it_did(suites: ModuleType, results: dict[st
 
 
 def test_the_report_counts_what_was_not_run_as_not_complete(
-    suites: ModuleType, results: dict[str, dict[str, Any]]
+    suites: ModuleType, results: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = suites.report("sm100", list(results.values()), 16)
+    suites.show(found)
+    suites.show(suites.report("sm100", list(results.values()), 9))
+
+    said = capsys.readouterr().out
+    assert "complete: 12.5%, goal 95%: not known, 7 tests are left" in said
+    assert "complete: 22.2%, goal 95%: missed" in said
 
     assert (found["done"], found["complete"]) == (9, 2 / 16)
     assert found["kinds"] == {"complete": 2, "no kernel": 2, "device": 2, "upstream": 1, "crash": 1, "timeout": 1}
