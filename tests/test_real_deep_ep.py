@@ -15,6 +15,8 @@ from archwright.shapes import load_shapes
 from archwright.simulate import build_stand_ins, simulation
 from archwright.targets import target_table
 
+from .alone import Used, run_alone
+
 pytestmark = pytest.mark.wheels
 
 ROOT = Path(__file__).parent.parent
@@ -92,28 +94,16 @@ def site(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def use(
     environment: Environment, site: Path, tmp_path: Path, ranks: int = RANKS, domain: int = DOMAIN, **more: str
-) -> tuple[int, str, list[str]]:
+) -> Used:
     """Call DeepEP with nothing on PATH and the pack alone; status, output and every program that was started."""
     (tmp_path / "use.py").write_text(CALL)
     return start(environment, site, tmp_path, str(tmp_path / "use.py"), str(ranks), domain=domain, **more)
 
 
-def start(
-    environment: Environment, site: Path, tmp_path: Path, *words: str, domain: int = DOMAIN, **more: str
-) -> tuple[int, str, list[str]]:
+def start(environment: Environment, site: Path, tmp_path: Path, *words: str, domain: int = DOMAIN, **more: str) -> Used:
     """Run Python as one rank of a group, with nothing on PATH and the pack alone."""
-    (tmp_path / "home").mkdir()
-    variables = {"HOME": str(tmp_path / "home"), "PATH": "/nonexistent", "PYTHONPATH": str(site)}
-    variables |= {"ARCHWRIGHT_JIT": "strict", "EP_SUPPRESS_NCCL_CHECK": "1"} | more
-    variables |= {"ARCHWRIGHT_SIMULATED_NVLINK_DOMAIN": str(domain)} | simulation("b200", environment, nccl=True)
-    strace, trace = shutil.which("strace"), tmp_path / "trace"
-    if strace is None:
-        pytest.skip("strace is not installed: compiler processes could only be assumed")
-    command = [strace, "-f", "-qq", "-e", "trace=execve", "-o", str(trace)]
-    command += [str(environment.runtime / "bin" / "python"), "-B", *words]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    started = [line.split('"')[1] for line in trace.read_text().splitlines() if "execve(" in line and "= 0" in line]
-    return done.returncode, done.stdout + done.stderr, started
+    more = {"EP_SUPPRESS_NCCL_CHECK": "1", "ARCHWRIGHT_SIMULATED_NVLINK_DOMAIN": str(domain)} | more
+    return run_alone(environment, site, tmp_path, *words, nccl=True, **more)
 
 
 def test_e1_with_the_pack_no_compiler_process_is_started(environment: Environment, site: Path, tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -21,18 +19,14 @@ from archwright.shapes import load_shapes
 from archwright.simulate import run_simulated, simulation
 from archwright.targets import target_table
 
+from .alone import run_alone
+
 pytestmark = pytest.mark.wheels
 
 ROOT = Path(__file__).parent.parent
 EVERY_CASE = Path(__file__).with_name("every_case.py")
 PACKS = [component for component in components().values() if component.pack]
 assert aot.name == "aot"
-
-
-class Used(NamedTuple):
-    status: int
-    said: str
-    started: list[str]
 
 
 @pytest.fixture(scope="session")
@@ -136,22 +130,6 @@ def newest(folder: Path, name: str) -> Path:
     return max(folder.glob(f"{name}-*+cu*.sm100-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
 
 
-def use(environment: Environment, site: Path, tmp_path: Path, *words: str, jit: str = "strict") -> Used:
-    """Run Python with nothing on PATH and the packs alone, and note every program that is started."""
-    home, trace, strace = tmp_path / "home", tmp_path / "trace", shutil.which("strace")
-    home.mkdir(exist_ok=True)
-    if strace is None:
-        pytest.skip("strace is not installed: compiler processes could only be assumed")
-    variables = {"HOME": str(home), "PATH": "/nonexistent", "PYTHONPATH": str(site), "ARCHWRIGHT_JIT": jit}
-    command = [strace, "-f", "-qq", "-e", "trace=execve", "-o", str(trace)]
-    command += [str(environment.runtime / "bin" / "python"), "-B", *words]
-    done = subprocess.run(
-        command, env=variables | simulation("b200", environment), capture_output=True, text=True, check=False
-    )
-    started = [line.split('"')[1] for line in trace.read_text().splitlines() if "execve(" in line and "= 0" in line]
-    return Used(done.returncode, done.stdout + done.stderr, started)
-
-
 @pytest.mark.parametrize(
     # those of a group of ranks have tests of their own: tests/test_real_deep_ep.py
     "component",
@@ -166,7 +144,7 @@ def test_e1_with_the_packs_every_shape_is_a_hit_and_no_compiler_is_started(
     facts = {"component": component.name, "cases": component.pack.cases[0], "operations": operations}
     (tmp_path / "facts.json").write_text(json.dumps(facts | load_shapes(DEFAULT_SHAPES).as_dict()))
 
-    used = use(environment, site, tmp_path, str(EVERY_CASE), str(ROOT / "csrc"), str(tmp_path / "facts.json"))
+    used = run_alone(environment, site, tmp_path, str(EVERY_CASE), str(ROOT / "csrc"), str(tmp_path / "facts.json"))
 
     assert used.status == 0, used.said
     manifest = json.loads((site / component.package / "manifest.json").read_text())
@@ -206,7 +184,7 @@ tile_kernels.quant.swiglu_forward(x, "bf16")
 def test_e1_a_miss_names_kernel_and_command(
     environment: Environment, site: Path, tmp_path: Path, code: str, kernel: str, command: str
 ) -> None:
-    used = use(environment, site, tmp_path, "-c", code)
+    used = run_alone(environment, site, tmp_path, "-c", code)
 
     assert used.status != 0
     for words in ("AW607: kernel is not in the AOT pack", kernel, command):
@@ -220,7 +198,7 @@ def test_e1_without_the_pack_the_library_says_what_is_missing(
         found = next(site.glob(name))
         (tmp_path / found.name).symlink_to(found)
 
-    used = use(environment, tmp_path, tmp_path, "-c", DEEP_GEMM)
+    used = run_alone(environment, tmp_path, tmp_path, "-c", DEEP_GEMM)
 
     assert used.status != 0
     assert "AW609: neither an AOT pack nor a compiler" in used.said
