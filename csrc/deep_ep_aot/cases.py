@@ -13,6 +13,8 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
+from casekit import empty, int32
+
 #: The timeout of DeepEP's wait for counts that a kernel writes, in seconds (the default is 300). No kernel has it.
 CPU_TIMEOUT = 1
 
@@ -94,21 +96,17 @@ def _alignment():
 
 def _dispatch(model, buffer, sms, max_tokens, tokens, sync):
     """models/v4_modules/mlp.py, dispatch: fp8 activations with packed ue8m0 scales, a scale for 32 of them."""
-    import torch
-
     packs = model.hidden_size // model.fp8_granularity // 4
     padded = (tokens + 3) // 4 * 4
     return buffer.dispatch(
         x=(
-            torch.empty(tokens, model.hidden_size, device="cuda", dtype=torch.float8_e4m3fn),
-            torch.empty(packs, padded, device="cuda", dtype=torch.int32).mT[:tokens],
+            empty(tokens, model.hidden_size, dtype="float8_e4m3fn"),
+            int32(packs, padded).mT[:tokens],
         ),
         num_sms=sms,
-        topk_idx=torch.empty(tokens, model.num_experts_per_tok, device="cuda", dtype=torch.int64),
-        topk_weights=torch.empty(tokens, model.num_experts_per_tok, device="cuda"),
-        cumulative_local_expert_recv_stats=torch.empty(
-            model.n_routed_experts // buffer.num_ranks, device="cuda", dtype=torch.int32
-        ),
+        topk_idx=empty(tokens, model.num_experts_per_tok, dtype="int64"),
+        topk_weights=empty(tokens, model.num_experts_per_tok, dtype="float32"),
+        cumulative_local_expert_recv_stats=int32(model.n_routed_experts // buffer.num_ranks),
         num_experts=model.n_routed_experts,
         num_max_tokens_per_rank=max_tokens,
         expert_alignment=_alignment(),
@@ -125,14 +123,12 @@ def _dispatch(model, buffer, sms, max_tokens, tokens, sync):
 
 def _combine(model, buffer, sms, tokens, received, handle):
     """models/v4_modules/mlp.py, combine, with the shared expert's result as bias."""
-    import torch
-
-    hidden = torch.empty(received, model.hidden_size, device="cuda", dtype=torch.bfloat16)
+    hidden = empty(received, model.hidden_size, dtype="bfloat16")
     return buffer.combine(
         x=hidden,
         handle=handle,
         num_sms=sms,
-        bias=torch.empty(tokens, model.hidden_size, device="cuda", dtype=torch.bfloat16),
+        bias=empty(tokens, model.hidden_size, dtype="bfloat16"),
         previous_event=buffer.capture(),
         async_with_compute_stream=True,
         allocate_on_comm_stream=True,
@@ -216,7 +212,7 @@ def _say_yes():
 
     torch.cuda.empty_cache()
     megabyte = torch.ones(1 << 20, dtype=torch.uint8)
-    for full in [torch.empty(1 << 20, device="cuda", dtype=torch.uint8) for _ in range(4)]:
+    for full in [empty(1 << 20, dtype="uint8") for _ in range(4)]:
         full.copy_(megabyte)
 
 
@@ -256,10 +252,10 @@ def engram_buffer(model):
         )
         buffer.set_config(*table)
         buffer.write(
-            [torch.empty(n, model.engram_head_dim, device="cuda", dtype=torch.float8_e4m3fn) for n in entries],
-            sfs=[torch.empty(ranks * n, packs, device="cuda", dtype=torch.int32) for n in entries],
+            [empty(n, model.engram_head_dim, dtype="float8_e4m3fn") for n in entries],
+            sfs=[int32(ranks * n, packs) for n in entries],
         )
-        hashes = torch.empty(len(entries), max_tokens, heads, device="cuda", dtype=torch.int32)
+        hashes = int32(len(entries), max_tokens, heads)
         for wait in buffer.fetch(hashes, use_tma_aligned_col_major_sf=True):
             wait()
         buffer.destroy()

@@ -6,7 +6,8 @@ matrix products and layouts; mixture of experts and the indexer have files of th
 
 import functools
 
-from case_tensors import MX_GROUP, aligned_output, empty, float32, fp8, int32, padded, prepare, scales
+from case_tensors import MX_GROUP, aligned_output, fp8, padded, prepare, scales
+from casekit import empty, float32, int32
 from cases_index import (
     fp8_fp4_mqa_logits,
     fp8_fp4_paged_mqa_logits,

@@ -3,8 +3,8 @@
 Nothing here imports torch before a case runs.
 """
 
-#: Compression ratios that DeepInfer supports (v4_modules/compress.py:Compressor).
-COMPRESS_RATIOS = (1, 2)
+from casekit import empty, int32
+
 #: Elements that share one scale in mxfp formats, and scales in one packed word.
 MX_GROUP, SCALES_IN_WORD = 32, 4
 
@@ -20,20 +20,6 @@ def prepare():
     alignment = deep_gemm.get_theoretical_mk_alignment_for_contiguous_layout()
     deep_gemm.set_mk_alignment_for_contiguous_layout(alignment)
     return deep_gemm
-
-
-def empty(*shape, dtype="bfloat16"):
-    import torch
-
-    return torch.empty(*shape, dtype=getattr(torch, dtype), device="cuda")
-
-
-def int32(*shape):
-    return empty(*shape, dtype="int32")
-
-
-def float32(*shape):
-    return empty(*shape, dtype="float32")
 
 
 def padded(count, multiple):

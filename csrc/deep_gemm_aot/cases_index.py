@@ -2,7 +2,8 @@
 
 import functools
 
-from case_tensors import COMPRESS_RATIOS, empty, int32, padded, prepare
+from case_tensors import padded, prepare
+from casekit import COMPRESS_RATIOS, empty, int32
 
 #: layers/tilelang_ops/cache_common.py, FP4_INDEX_KV_FORMAT: bytes of scales of one token.
 SCALE_BYTES = 4

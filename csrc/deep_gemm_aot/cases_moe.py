@@ -3,7 +3,8 @@
 import functools
 import types
 
-from case_tensors import MX_GROUP, empty, float32, fp4, fp8, int32, padded, prepare
+from case_tensors import MX_GROUP, fp4, fp8, padded, prepare
+from casekit import empty, float32, int32
 
 
 def _local_experts(model):

@@ -2,9 +2,6 @@
 
 import functools
 
-#: Compression ratios that DeepInfer supports (v4_modules/compress.py:Compressor).
-COMPRESS_RATIOS = (1, 2)
-
 
 def per_tokens(model, call, *phases, **shape):
     """One case for each token count of `phases`: `call(tokens, **shape)`."""
@@ -23,21 +20,3 @@ def swa_block(model):
 
 def blocks_per_sequence(model):
     return -(-model.max_model_len // model.block_size)
-
-
-def empty(*shape, dtype="bfloat16"):
-    import torch
-
-    return torch.empty(*shape, dtype=getattr(torch, dtype), device="cuda")
-
-
-def int32(*shape):
-    return empty(*shape, dtype="int32")
-
-
-def float32(*shape):
-    return empty(*shape, dtype="float32")
-
-
-def boolean(*shape):
-    return empty(*shape, dtype="bool")

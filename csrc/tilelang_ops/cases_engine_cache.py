@@ -5,7 +5,8 @@
 
 import functools
 
-from case_tools import COMPRESS_RATIOS, empty, float32, int32, one_case, per_tokens, swa_block
+from case_tools import one_case, per_tokens, swa_block
+from casekit import COMPRESS_RATIOS, empty, float32, int32
 from cases_tile_kernels import FP8, VIT_DIM
 from engine_import import op
 

@@ -1,15 +1,7 @@
 """DeepInfer's own ops on indices, metadata and embeddings."""
 
-from case_tools import (
-    COMPRESS_RATIOS,
-    blocks_per_sequence,
-    boolean,
-    empty,
-    float32,
-    int32,
-    per_tokens,
-    swa_block,
-)
+from case_tools import blocks_per_sequence, per_tokens, swa_block
+from casekit import COMPRESS_RATIOS, boolean, empty, float32, int32
 from cases_tile_kernels import VIT_DIM
 from engine_import import op
 

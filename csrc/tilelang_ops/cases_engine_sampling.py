@@ -2,7 +2,8 @@
 
 import functools
 
-from case_tools import boolean, empty, float32, int32, per_tokens
+from case_tools import per_tokens
+from casekit import boolean, empty, float32, int32
 from engine_import import op
 
 

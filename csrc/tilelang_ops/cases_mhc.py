@@ -3,7 +3,8 @@
 On CUDA most layers use DeepGEMM's mega_mhc; these are for the first layer, layers with an engram, and the head.
 """
 
-from case_tools import empty, float32, one_case, per_tokens
+from case_tools import one_case, per_tokens
+from casekit import empty, float32
 from engine_import import apply_worker_settings
 
 #: mhc_ops.py:N_SPLITS_CUDA

@@ -2,7 +2,8 @@
 
 import functools
 
-from case_tools import boolean, empty, float32, int32, one_case, per_tokens
+from case_tools import one_case, per_tokens
+from casekit import boolean, empty, float32, int32
 from engine_import import apply_worker_settings
 
 #: v4_modules/vit.py: EMBED_DIM, NUM_HEADS, MLP_RATIO and MULTIPLE_OF of its only vision encoder.
