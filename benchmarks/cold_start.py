@@ -25,25 +25,24 @@ from pathlib import Path
 from archwright.components import Component, components, find_component
 from archwright.environment import Environment, require_environment
 from archwright.manifests import Manifest, is_pack, read_manifest
-from archwright.packs import DEFAULT_SHAPES
+from archwright.packs import DEFAULT_SHAPES, library_wheels
 from archwright.project import project_root, wheels_folder
 from archwright.shapes import load_shapes
 from archwright.simulate import simulation
-from archwright.sources import fetch
-from archwright.targets import target_table
+from archwright.targets import Target, target_table
 
 NO_GPU = "no GPU: both sides under the simulated device, where kernels are loaded and compute nothing"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What both sides have in common. `paths` are folders with what the cases import."""
+    """What both sides have in common. `library` is the folder of what the cases call."""
 
     component: Component
     manifest: Manifest
     environment: Environment
     work: Path
-    paths: tuple[Path, ...]
+    library: Path
     shapes: str
     which: str
 
@@ -92,7 +91,7 @@ def main() -> int:
             manifest=manifest,
             environment=environment,
             work=work,
-            paths=_paths(component, target.name, work),
+            library=_library(component, target, environment, work),
             shapes=options.shapes,
             which="all" if options.all_cases else "first",
         )
@@ -136,16 +135,16 @@ def _only_pack(component: Component, target: str) -> Path:
     return found[0]
 
 
-def _paths(component: Component, target: str, work: Path) -> tuple[Path, ...]:
-    """The library as it was built here, or its source."""
+def _library(component: Component, target: Target, environment: Environment, work: Path) -> Path:
+    """The library as it was built here."""
     assert component.pack is not None
-    if component.pack.library is None:
-        return (fetch(component, offline=True).path,)
     library = components()[component.pack.library]
-    wheels = sorted(wheels_folder(target).glob(f"{library.distribution.replace('-', '_')}-{library.version}+*.whl"))
+    wheels = library_wheels(library, target, environment)
     if not wheels:
-        raise SystemExit(f"no wheel of {library.name} in dist/{target}: `archwright build {target} {library.name}`")
-    return (_unpack(wheels[0], work / "library"),)
+        raise SystemExit(
+            f"no wheel of {library.name} in dist/{target.name}: `archwright build {target.name} {library.name}`"
+        )
+    return _unpack(wheels[-1], work / "library")
 
 
 def _unpack(wheel: Path, folder: Path) -> Path:
@@ -208,7 +207,7 @@ def _variables(setting: Setting, side: str, home: Path) -> dict[str, str]:
     variables = {"HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
     variables |= {f"{prefix}_JIT_CACHE_DIR": str(home / "jit") for prefix in ("DG", "EP")}
     variables |= {"TILELANG_CACHE_DIR": str(home / "tilelang")}
-    paths = list(setting.paths)
+    paths = [setting.library]
     if side == "pack":
         paths.insert(0, setting.work / "pack")
         variables |= {"PATH": "/nonexistent", "ARCHWRIGHT_JIT": "strict"}

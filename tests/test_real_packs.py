@@ -119,7 +119,7 @@ def site(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     packs = [found["path"] for found in json.loads(done.stdout)["wheels"]]
     assert len(packs) == len(PACKS)
-    libraries = {components()[pack.library].distribution for c in PACKS if (pack := c.pack) and pack.library}
+    libraries = {components()[pack.library].distribution for c in PACKS if (pack := c.pack)}
     wheels = [str(newest(ROOT / "dist" / "sm100", name.replace("-", "_"))) for name in libraries]
     pip = [str(environment.toolchain / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(folder), *packs, *wheels], check=True)

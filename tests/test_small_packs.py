@@ -56,7 +56,7 @@ class Shop:
         self.shapes = folder / "small.toml"
         self.shapes.write_text(shapes.partition("[tokens]")[0] + "[tokens]\ndecode = [128]\nprefill = [1024]\n")
         (self.tree / "dist" / "sm100").mkdir(parents=True)
-        assert self.component.pack is not None and self.component.pack.library is not None
+        assert self.component.pack is not None
         library = components()[self.component.pack.library].distribution.replace("-", "_")
         for wheel in (project_root() / "dist" / "sm100").glob(f"{library}-*.whl"):
             shutil.copy(wheel, self.tree / "dist" / "sm100")

@@ -347,7 +347,7 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "CMAKE_CUDA_FLAGS_RELEASE": "",
     }
     if component.pack:
-        values |= pack_values(folder, request, source, launcher)
+        values |= pack_values(folder, request, launcher)
     lines = [f'set({name} {_quote(value)} CACHE INTERNAL "" FORCE)' for name, value in values.items()]
     return write_if_changed(folder / "archwright.cmake", "\n".join(lines) + "\n")
 

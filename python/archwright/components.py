@@ -100,7 +100,7 @@ class Unreached:
 class Pack:
     """What makes a component an AOT pack: kernels of a library's run-time compiler instead of an extension module.
 
-    `jit` is `tilelang` or the prefix of DeepJIT's variables; `library` the component whose wheel is run, if any;
+    `jit` is `tilelang` or the prefix of DeepJIT's variables; `library` the component whose wheel is run;
     `libraries` the distributions and versions that the kernels fit, `optional` those that need not be installed; `nccl`
     says that the operations are one rank of a group. `devices` maps each target to the device that is simulated by
     default, `arches` compute capabilities to the architecture that upstream compiles for. `settings` are entry points
@@ -108,7 +108,7 @@ class Pack:
     """
 
     jit: str
-    library: str | None
+    library: str
     libraries: dict[str, str]
     optional: dict[str, str]
     cases: tuple[str, ...]
@@ -328,7 +328,7 @@ def _pack(data: dict[str, Any] | None) -> Pack | None:
         return None
     return Pack(
         jit=data["jit"],
-        library=data.get("library"),
+        library=data["library"],
         libraries=data["libraries"],
         optional=dict(data.get("optional", {})),
         cases=tuple(data["cases"]),

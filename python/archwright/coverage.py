@@ -223,8 +223,8 @@ class _Join:
             return State.UNKNOWN, cell.pending
         if recipe.name in self._components:
             return State.UNKNOWN, f"the pack of {recipe.name} was made from another recipe: it has no case of this"
-        flag = " --experimental" if cell.state is CellState.EXPERIMENTAL else ""
-        return State.UNKNOWN, f"no pack of {recipe.name}: `archwright aot {self._target.name} {recipe.name}{flag}`"
+        command = f"archwright aot {self._target.name} {recipe.name}{self._target.flag}"
+        return State.UNKNOWN, f"no pack of {recipe.name}: `{command}`"
 
     def _state_of_library(self, recipe: Component) -> tuple[State, str]:
         """The library compiles nothing at run time: its wheel has the kernels, when there is one."""

@@ -25,17 +25,18 @@ from .project import cache_dir, project_root, wheels_folder, write_if_changed
 from .shapes import Shapes, load_shapes
 from .simulate import simulation
 from .sources import sha256_of
-from .targets import Target, Tier
+from .targets import Target
 
 if TYPE_CHECKING:
     from .backend import Request
     from .environment import Environment
-    from .sources import SourceTree
 
 __all__ = [
     "DEFAULT_SHAPES",
     "jit_cache",
+    "library_missing",
     "library_wheel",
+    "library_wheels",
     "pack_arches",
     "pack_device",
     "pack_values",
@@ -43,6 +44,9 @@ __all__ = [
 
 #: The shipped shape file that is used when none is named.
 DEFAULT_SHAPES = "deepseek-v4.1-flash"
+
+#: In the folder of the unpacked library: the digest of its wheel.
+_STAMP = ".sha256"
 
 #: TileLang's sources lie in temporary folders, which -lineinfo would name in the cubin (case H2).
 _WRAPPER = """\
@@ -103,12 +107,13 @@ def jit_cache(request: Request) -> Path:
 
 def library_missing(chosen: tuple[Component, ...], target: Target, environment: Environment) -> tuple[Component, ...]:
     """The libraries of the chosen packs that have no wheel in dist/<target> yet."""
-    names = dict.fromkeys(component.pack.library for component in chosen if component.pack and component.pack.library)
+    names = dict.fromkeys(component.pack.library for component in chosen if component.pack)
     libraries = [components()[name] for name in names]
-    return tuple(library for library in libraries if not _library_wheels(library, target, environment))
+    return tuple(library for library in libraries if not library_wheels(library, target, environment))
 
 
-def _library_wheels(library: Component, target: Target, environment: Environment) -> list[Path]:
+def library_wheels(library: Component, target: Target, environment: Environment) -> list[Path]:
+    """Those in dist/<target> that a build of `library` in this environment makes."""
     from .backend import wheel_version
 
     version = wheel_version(library, target, target.gencodes, environment.toolkit_release)
@@ -118,24 +123,19 @@ def _library_wheels(library: Component, target: Target, environment: Environment
 
 def library_wheel(library: Component, request: Request) -> Path:
     """The wheel of the library whose kernels are compiled, among those built here. Raises AW708."""
-    found = _library_wheels(library, request.target, request.environment)
+    found = library_wheels(library, request.target, request.environment)
     if not found:
         raise fail(
             "AW708",
             found=f"no wheel of {library.distribution} in {wheels_folder(request.target.name)}",
             needed=f"the library of which {request.component.name} is the AOT pack",
             why="its own host code chooses and generates the kernels",
-            fix=f"`archwright build {request.target.name} {library.name}{_flag(request.target)}`",
+            fix=f"`archwright build {request.target.name} {library.name}{request.target.flag}`",
         )
     return found[-1]
 
 
-def _flag(target: Target) -> str:
-    """What a command for `target` has to end with."""
-    return " --experimental" if target.tier is Tier.EXPERIMENTAL else ""
-
-
-def pack_values(folder: Path, request: Request, source: SourceTree, launcher: list[str]) -> dict[str, object]:
+def pack_values(folder: Path, request: Request, launcher: list[str]) -> dict[str, object]:
     """Prepare the build folder of a pack and return what CMake has to know (cmake/ArchwrightPack.cmake).
 
     `launcher` is the command that waits for a turn in the pool.
@@ -144,17 +144,16 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
     assert pack is not None
     device = pack_device(component, request.target, request.device)
     shapes = load_shapes(request.shapes or DEFAULT_SHAPES)
-    paths = [source.path] if pack.library is None else [_unpack_library(folder, request)]
+    library = _unpack_library(folder, request)
     cache = jit_cache(request)
     toolkit = _toolkit(folder, request, cache)
     _write_facts(folder, request, shapes, cache)
     facts = _manifest_facts(request, device, shapes, toolkit)
     _write_json(folder / "pack.json", facts)
-    stamp = folder / "library" / ".sha256"
     # what every process depends on besides its own facts
-    made_with = {"compilers": cache.name, "library": stamp.read_text() if stamp.is_file() else source.sha256}
+    made_with = {"compilers": cache.name, "library": (library / _STAMP).read_text()}
     _write_json(folder / "environment.json", made_with | {"locks": request.environment.locks})
-    environment = _worker_environment(folder, request, device, toolkit, paths)
+    environment = _worker_environment(folder, request, device, toolkit, library)
     aot = project_root() / "csrc" / "aot"
     python = request.environment.runtime / "bin" / "python"
     clean = ["env", "-i", *(f"{name}={value}" for name, value in sorted(environment.items()))]
@@ -163,7 +162,7 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
         "ARCHWRIGHT_PROCESSES": list(pack.processes),
         "ARCHWRIGHT_CASES": list(pack.cases),
         "ARCHWRIGHT_JIT_CACHE": cache,
-        "ARCHWRIGHT_WORKER": [aot / "worker.py", aot / "tilelang_cache.py"],
+        "ARCHWRIGHT_WORKER": [aot / name for name in ("worker.py", "tilelang_cache.py", "casekit.py")],
         "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), str(aot / "worker.py")],
         "ARCHWRIGHT_PACKING_COMMAND": packing,
         "ARCHWRIGHT_PACKAGE": component.package,
@@ -173,10 +172,10 @@ def pack_values(folder: Path, request: Request, source: SourceTree, launcher: li
 def _unpack_library(folder: Path, request: Request) -> Path:
     """The library's wheel, unpacked in the build folder; only when it is another one."""
     pack = request.component.pack
-    assert pack is not None and pack.library is not None
+    assert pack is not None
     wheel = library_wheel(components()[pack.library], request)
     place, digest = folder / "library", sha256_of(wheel)
-    stamp = place / ".sha256"
+    stamp = place / _STAMP
     if not stamp.is_file() or stamp.read_text() != digest:
         shutil.rmtree(place, ignore_errors=True)
         with zipfile.ZipFile(wheel) as archive:  # one that we built and inspected
@@ -239,7 +238,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "model": shapes.model,
         "nvcc": request.environment.nvcc,
         "nvcc_version_text": run([toolkit / "bin" / "nvcc", "--version"]),
-        "command": command + _flag(request.target),
+        "command": command + request.target.flag,
         "processes": list(pack.processes),
         "calls": {operation.name: list(operation.calls) for operation in pack.operations},
         "unreached": [asdict(unreached) for unreached in pack.unreached],
@@ -247,7 +246,7 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
 
 
 def _worker_environment(
-    folder: Path, request: Request, device: Device, toolkit: Path, paths: list[Path]
+    folder: Path, request: Request, device: Device, toolkit: Path, library: Path
 ) -> Mapping[str, str]:
     environment = request.environment
     home = folder / "home"
@@ -257,7 +256,7 @@ def _worker_environment(
         "HOME": str(home),
         "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
         "LC_ALL": "C.UTF-8",
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONPATH": str(library),
         "PYTHONHASHSEED": "0",
         "PYTHONPYCACHEPREFIX": str(folder / "pycache"),  # most of a process's time are imports
         "CUDA_HOME": str(toolkit),

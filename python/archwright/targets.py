@@ -51,6 +51,11 @@ class Target:
     devices: dict[str, tuple[str, ...]]
     floor: dict[str, str]
 
+    @property
+    def flag(self) -> str:
+        """What a command for this target has to end with."""
+        return " --experimental" if self.tier is Tier.EXPERIMENTAL else ""
+
 
 @dataclass(frozen=True)
 class Refusal:
