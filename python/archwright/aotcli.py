@@ -29,7 +29,7 @@ from .options import (
     verbose_option,
 )
 from .project import wheels_folder
-from .ui import err, print_json
+from .ui import err
 
 __all__ = ["aot", "simulate"]
 
@@ -127,11 +127,7 @@ def aot(
     load_shapes(shapes or DEFAULT_SHAPES)  # before anything slow
     gencodes = chosen_target.gencodes
     plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory)
-    if not json:
-        render.show_plan(plan)
-    if plan_only:
-        if json:
-            print_json(plan.as_dict())
+    if not render.announce(plan, plan_only=plan_only, json=json):
         return
     source = package_source(chosen_target, installer, offline, None, news)
     environment = create_environment(chosen_target, python=python, source=source, report=news)
@@ -146,7 +142,4 @@ def aot(
     folder = (out or wheels_folder(chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
-    if json:
-        print_json({"plan": plan.as_dict(), **result.as_dict()})
-    else:
-        render.show_result(result)
+    render.show_built(plan, result, json=json)

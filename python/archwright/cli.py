@@ -208,11 +208,7 @@ def build(
     plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory)
     if nccl_root:
         check_nccl_root(nccl_root)
-    if not json:
-        render.show_plan(plan)
-    if plan_only:
-        if json:
-            print_json(plan.as_dict())
+    if not render.announce(plan, plan_only=plan_only, json=json):
         return
     source = package_source(chosen_target, installer, offline, bundle, news, [component.name for component in chosen])
     environment = create_environment(chosen_target, python=python, source=source, flavour=flavour, report=news)
@@ -220,10 +216,7 @@ def build(
     folder = (out or wheels_folder(chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
-    if json:
-        print_json({"plan": plan.as_dict(), **result.as_dict()})
-    else:
-        render.show_result(result)
+    render.show_built(plan, result, json=json)
 
 
 @app.command()

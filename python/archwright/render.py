@@ -22,14 +22,16 @@ from .pool import Measured
 from .repairs import Outcome, Step
 from .sources import SourceTree
 from .targets import Target
-from .ui import err, out
+from .ui import err, out, print_json
 
 if TYPE_CHECKING:
     from .repro import ReproResult
 
 __all__ = [
+    "announce",
     "matrix_as_dict",
     "progress",
+    "show_built",
     "show_environment",
     "show_findings",
     "show_matrix",
@@ -137,6 +139,22 @@ def show_environment(environment: Environment) -> None:
     out().print(f"  toolchain  nvcc {environment.nvcc}, GCC {environment.gcc} ({escape(environment.compiler_origin)})")
     out().print(f"  runtime    Python {environment.python}, torch {environment.torch}, NCCL {environment.nccl}")
     out().print(f"  digest     {environment.digest}")
+
+
+def announce(plan: Plan, *, plan_only: bool, json: bool) -> bool:
+    """Show the plan before it is carried out. False when that was all that was asked for."""
+    if not json:
+        show_plan(plan)
+    elif plan_only:
+        print_json(plan.as_dict())
+    return not plan_only
+
+
+def show_built(plan: Plan, result: BuildResult, *, json: bool) -> None:
+    if json:
+        print_json({"plan": plan.as_dict(), **result.as_dict()})
+    else:
+        show_result(result)
 
 
 def show_plan(plan: Plan) -> None:
