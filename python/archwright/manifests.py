@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import fail
+from .tables import schema_problem
 from .wheelfile import WheelFile, check_record, read_wheel
 
 __all__ = ["COMPILED", "NO_KERNEL", "Manifest", "RanOperation", "is_pack", "read_manifest"]
@@ -77,16 +78,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    import jsonschema  # slow to import
-
     try:
         data: dict[str, Any] = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, f"manifest.json is not JSON ({error})") from error
-    rules = json.loads(_SCHEMA.read_text(encoding="utf-8"))
-    worst = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(rules).iter_errors(data))
-    if worst is not None:
-        raise _unreadable(path, f"manifest.json: {worst.json_path}: {worst.message[:200]}")
+    if problem := schema_problem(data, _SCHEMA.read_text(encoding="utf-8")):
+        raise _unreadable(path, f"manifest.json: {problem[:200]}")
     return data
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from .errors import ArchwrightError, fail
 from .project import cache_dir
 
-__all__ = ["load_table"]
+__all__ = ["load_table", "schema_problem"]
 
 _SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
@@ -40,16 +40,20 @@ def _validate(path: Path, text: str, data: dict[str, Any], schema: str) -> None:
             return
     except (ArchwrightError, OSError):
         done = None  # a cache that cannot be used only costs time
-    import jsonschema
-
-    rules = json.loads(schema)
-    worst = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(rules).iter_errors(data))
-    if worst is not None:
-        raise _invalid(path, f"{worst.json_path}: {worst.message}")
+    if problem := schema_problem(data, schema):
+        raise _invalid(path, problem)
     if done is not None:
         with contextlib.suppress(OSError):
             done.parent.mkdir(exist_ok=True)
             done.touch()
+
+
+def schema_problem(data: Any, schema: str) -> str:
+    """Where `data` does not fit the JSON Schema in the text `schema`: the most telling of its errors, or ""."""
+    import jsonschema  # slow to import
+
+    worst = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(json.loads(schema)).iter_errors(data))
+    return "" if worst is None else f"{worst.json_path}: {worst.message}"
 
 
 def _invalid(path: Path, message: str) -> Exception:
