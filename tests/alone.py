@@ -1,7 +1,8 @@
-"""Runs Python with an AOT pack where nothing else could make a kernel, and notes every program that is started."""
+"""Runs Python under the simulated device: its functions alone, or a pack where nothing else could make a kernel."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from archwright.environment import Environment
-from archwright.simulate import simulation
+from archwright.simulate import run_simulated, simulation
 
 
 class Used(NamedTuple):
@@ -42,3 +43,15 @@ def run_alone(
     )
     started = [line.split('"')[1] for line in trace.read_text().splitlines() if "execve(" in line and "= 0" in line]
     return Used(done.returncode, done.stdout + done.stderr, started)
+
+
+def call_stand_ins(
+    environment: Environment, tmp_path: Path, code: str, device: str = "b200", count: int = 1
+) -> list[object]:
+    """What `code` put into the list `out`: the stand-ins' functions, called without torch unless `code` imports it."""
+    script, result = tmp_path / "s.py", tmp_path / "out.json"
+    script.write_text(f"import json\n{code}\nopen({str(result)!r}, 'w').write(json.dumps(out))\n")
+    command = [str(environment.runtime / "bin" / "python"), str(script)]
+    assert run_simulated(device, environment, command, tmp_path / "log", count).status == 0
+    values: list[object] = json.loads(result.read_text())
+    return values

@@ -14,8 +14,10 @@ from archwright.cubin import read_cubin
 from archwright.devices import find_device
 from archwright.environment import Environment, create_environment
 from archwright.errors import ArchwrightError
-from archwright.simulate import build_stand_ins, run_simulated
+from archwright.simulate import build_stand_ins
 from archwright.targets import target_table
+
+from .alone import call_stand_ins
 
 pytestmark = pytest.mark.wheels
 
@@ -39,13 +41,7 @@ def environment() -> Environment:
 
 
 def called(environment: Environment, tmp_path: Path, code: str, device: str = "b200", count: int = 1) -> list[object]:
-    """What `code` put into `out`."""
-    script, result = tmp_path / "s.py", tmp_path / "out.json"
-    script.write_text(f"{BEGIN}{code}\nopen({str(result)!r}, 'w').write(json.dumps(out))\n")
-    command = [str(environment.runtime / "bin" / "python"), str(script)]
-    assert run_simulated(device, environment, command, tmp_path / "log", count).status == 0
-    values: list[object] = json.loads(result.read_text())
-    return values
+    return call_stand_ins(environment, tmp_path, BEGIN + code, device, count)
 
 
 def records(tmp_path: Path) -> list[dict[str, Any]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from archwright.environment import Environment, create_environment
-from archwright.simulate import run_simulated
 from archwright.targets import target_table
+
+from .alone import call_stand_ins
 
 pytestmark = pytest.mark.wheels
 
@@ -47,13 +47,7 @@ def environment() -> Environment:
 
 
 def called(environment: Environment, tmp_path: Path, code: str) -> list[object]:
-    """What `code` put into `out`, without torch: the functions alone."""
-    script, result = tmp_path / "s.py", tmp_path / "out.json"
-    script.write_text(f"{BEGIN}{code}\nopen({str(result)!r}, 'w').write(json.dumps(out))\n")
-    command = [str(environment.runtime / "bin" / "python"), str(script)]
-    assert run_simulated("b200", environment, command, tmp_path / "log").status == 0
-    values: list[object] = json.loads(result.read_text())
-    return values
+    return call_stand_ins(environment, tmp_path, BEGIN + code)
 
 
 def test_what_a_handle_gives_away_is_one_memory(environment: Environment, tmp_path: Path) -> None:
