@@ -134,7 +134,8 @@ def aot(
     options = BuildOptions(offline=source.offline, wait=not no_wait, device=device, shapes=shapes)
     libraries = library_missing(chosen, chosen_target, environment)
     if libraries:
-        news(f"first the libraries that are not in dist/{chosen_target.name}: {', '.join(c.name for c in libraries)}")
+        missing = ", ".join(library.name for library in libraries)
+        news(f"first the libraries that are not in dist/{chosen_target.name} as their recipes are now: {missing}")
         before = make_plan(chosen_target, libraries, gencodes, jobs=jobs, memory_mib=memory)
         home = wheels_folder(chosen_target.name)
         with render.progress(before, quiet=json) as observer:

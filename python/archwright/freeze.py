@@ -21,7 +21,7 @@ from .environment import Environment
 from .errors import fail
 from .lockfile import read_lock
 from .project import project_root, replace_text, write_errors
-from .sources import sha256_of
+from .sources import patch_digests, sha256_of
 from .targets import target_table
 
 __all__ = [
@@ -171,12 +171,11 @@ def _short(value: Any) -> str:
 
 
 def _source(component: Component) -> dict[str, Any]:
-    patches = sorted((component.folder / "patches").glob("*.patch"))
     return {
         "distribution": component.origin,
         "version": component.version,
         "sha256": component.sha256,
-        "patches": {patch.name: sha256_of(patch) for patch in patches},
+        "patches": patch_digests(component),
     }
 
 

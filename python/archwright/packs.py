@@ -24,8 +24,9 @@ from .process import run
 from .project import cache_dir, project_root, wheels_folder, write_if_changed
 from .shapes import Shapes, load_shapes
 from .simulate import simulation
-from .sources import sha256_of
+from .sources import patch_digests, sha256_of
 from .targets import Target
+from .wheelfile import read_wheel
 
 if TYPE_CHECKING:
     from .backend import Request
@@ -106,19 +107,30 @@ def jit_cache(request: Request) -> Path:
 
 
 def library_missing(chosen: tuple[Component, ...], target: Target, environment: Environment) -> tuple[Component, ...]:
-    """The libraries of the chosen packs that have no wheel in dist/<target> yet."""
+    """The libraries of the chosen packs that have no wheel of today's recipe in dist/<target>."""
     names = dict.fromkeys(component.pack.library for component in chosen if component.pack)
     libraries = [components()[name] for name in names]
     return tuple(library for library in libraries if not library_wheels(library, target, environment))
 
 
 def library_wheels(library: Component, target: Target, environment: Environment) -> list[Path]:
-    """Those in dist/<target> that a build of `library` in this environment makes."""
+    """Those in dist/<target> that a build of `library` in this environment makes: of the same source and patches.
+
+    Raises AW420 for one that cannot be read.
+    """
     from .backend import wheel_version
 
     version = wheel_version(library, target, target.gencodes, environment.toolkit_release)
     name = f"{library.distribution.replace('-', '_')}-{version}-*_{os.uname().machine}.whl"
-    return sorted(wheels_folder(target.name).glob(name))
+    meant = (library.sha256, patch_digests(library))
+    return [path for path in sorted(wheels_folder(target.name).glob(name)) if _source_of(path) == meant]
+
+
+def _source_of(wheel: Path) -> tuple[str, dict[str, str]] | None:
+    """The digests of the archive and of the patches that a wheel of ours was built from."""
+    record = read_wheel(wheel).archwright()
+    source = record.get("source") if record else None
+    return (source["sha256"], source["patches"]) if source else None
 
 
 def library_wheel(library: Component, request: Request) -> Path:
@@ -127,7 +139,7 @@ def library_wheel(library: Component, request: Request) -> Path:
     if not found:
         raise fail(
             "AW708",
-            found=f"no wheel of {library.distribution} in {wheels_folder(request.target.name)}",
+            found=f"no wheel of {library.distribution}, as its recipe is now, in {wheels_folder(request.target.name)}",
             needed=f"the library of which {request.component.name} is the AOT pack",
             why="its own host code chooses and generates the kernels",
             fix=f"`archwright build {request.target.name} {library.name}{request.target.flag}`",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from unearth import Package, PackageFinder
 
-__all__ = ["SourceTree", "fetch", "fetch_archive", "sha256_of"]
+__all__ = ["SourceTree", "fetch", "fetch_archive", "patch_digests", "sha256_of"]
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,18 @@ class SourceTree:
     patches: dict[str, str]
 
 
+def patch_digests(component: Component) -> dict[str, str]:
+    """The sha256 of each patch that the recipe carries, by name, in the order in which they are applied."""
+    return {p.name: sha256_of(p) for p in sorted((component.folder / "patches").glob("*.patch"))}
+
+
 def fetch(component: Component, *, offline: bool = False) -> SourceTree:
     """Return the component's source tree, from the cache or by downloading the archive.
 
     The archive is content-addressed (`archives/<sha256>.tar.gz`) and the tree's folder is keyed by the archive and the
     patches, so a finished tree is never changed. Raises AW201 to AW207 and AW308.
     """
-    patches = {p.name: sha256_of(p) for p in sorted((component.folder / "patches").glob("*.patch"))}
+    patches = patch_digests(component)
     key = hashlib.sha256(json.dumps([component.sha256, patches], sort_keys=True).encode()).hexdigest()[:16]
     tree = cache_dir() / "sources" / f"{component.root}-{key}"
     with write_errors(tree):
