@@ -1,10 +1,12 @@
-# What every component needs: the toolkit view, torch, NCCL, and one function that defines a wheel's extension.
+# What every component needs: torch, the vendor's side (ArchwrightCuda.cmake or ArchwrightAscend.cmake), and one function
+# that defines a wheel's extension.
 #
 # The build backend (python/archwright/backend.py) passes these in an initial cache:
-#   ARCHWRIGHT_TARGET    target name                        ARCHWRIGHT_SOURCE   upstream's verified source tree
-#   ARCHWRIGHT_UNITS     translation units, from the recipe ARCHWRIGHT_GENCODES `arch=...,code=...` values
-#   ARCHWRIGHT_TORCH     torch's folder (never imported)    ARCHWRIGHT_NCCL     NCCL's root
-#   ARCHWRIGHT_GUARD     folder with the import guard       CUDAToolkit_ROOT    the toolkit view
+#   ARCHWRIGHT_TARGET    target name                        ARCHWRIGHT_SOURCE    upstream's verified source tree
+#   ARCHWRIGHT_UNITS     translation units, from the recipe ARCHWRIGHT_VENDOR    nvidia or huawei
+#   ARCHWRIGHT_TORCH     torch's folder (never imported)    ARCHWRIGHT_GUARD     folder with the import guard
+#   ARCHWRIGHT_HOST_ONLY compile host files, make no wheel  ARCHWRIGHT_ENVIRONMENT the locked environment
+# and what the vendor's file names.
 include_guard(GLOBAL)
 
 if(NOT ARCHWRIGHT_SOURCE)
@@ -15,7 +17,11 @@ if(NOT ARCHWRIGHT_SOURCE)
 endif()
 
 find_package(Python 3.12 REQUIRED COMPONENTS Interpreter Development.Module)
-find_package(CUDAToolkit REQUIRED)
+if(ARCHWRIGHT_VENDOR STREQUAL "huawei")
+    include("${CMAKE_CURRENT_LIST_DIR}/ArchwrightAscend.cmake")
+else()
+    include("${CMAKE_CURRENT_LIST_DIR}/ArchwrightCuda.cmake")
+endif()
 
 # torch: headers and libraries of the runtime half, found where the environment says and nowhere else.
 add_library(archwright_torch INTERFACE)
@@ -25,44 +31,17 @@ target_include_directories(
     SYSTEM
     INTERFACE "${ARCHWRIGHT_TORCH}/include" "${ARCHWRIGHT_TORCH}/include/torch/csrc/api/include"
 )
-foreach(
-    library
-    IN
-    ITEMS c10 c10_cuda torch_cpu torch_cuda torch_python
-)
+foreach(library IN LISTS ARCHWRIGHT_TORCH_LIBRARIES)
     target_link_libraries(archwright_torch INTERFACE "${ARCHWRIGHT_TORCH}/lib/lib${library}.so")
 endforeach()
 target_compile_definitions(archwright_torch INTERFACE TORCH_API_INCLUDE_EXTENSION_H)
-
-# NCCL by its soname, which is all that the packages have.
-add_library(archwright_nccl INTERFACE)
-add_library(archwright::nccl ALIAS archwright_nccl)
-target_include_directories(archwright_nccl SYSTEM INTERFACE "${ARCHWRIGHT_NCCL}/include")
-target_link_libraries(archwright_nccl INTERFACE "${ARCHWRIGHT_NCCL}/lib/libnccl.so.2")
-
-# CCCL lives under include/cccl since CUDA 13; host files need it too (case A5).
-add_library(archwright_cuda INTERFACE)
-add_library(archwright::cuda ALIAS archwright_cuda)
-target_include_directories(
-    archwright_cuda
-    SYSTEM
-    INTERFACE "${CUDAToolkit_ROOT}/include" "${CUDAToolkit_ROOT}/include/cccl"
-)
-target_link_libraries(archwright_cuda INTERFACE CUDA::cudart)
-
-# The driver: an empty stub with its soname. --no-as-needed, since a stub without symbols would be dropped.
-add_library(archwright_driver INTERFACE)
-add_library(archwright::driver ALIAS archwright_driver)
-target_link_options(
-    archwright_driver
-    INTERFACE "LINKER:--push-state,--no-as-needed,${CUDAToolkit_ROOT}/lib64/stubs/libcuda.so,--pop-state"
-)
 
 # archwright_extension(<dotted module>
 #   [INCLUDES dir...] [DEFINITIONS def...] [CXX_OPTIONS opt...] [CUDA_OPTIONS opt...]
 #   [LIBRARIES target...] [PRECOMPILE header...])
 #
-# Defines the extension module from ARCHWRIGHT_UNITS and installs it where its dotted name says.
+# Defines the extension module from ARCHWRIGHT_UNITS and installs it where its dotted name says. With
+# ARCHWRIGHT_HOST_ONLY it only compiles the units that are there.
 function(archwright_extension module)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "INCLUDES;DEFINITIONS;CXX_OPTIONS;CUDA_OPTIONS;LIBRARIES;PRECOMPILE")
     string(REPLACE "." "/" path "${module}")
@@ -70,7 +49,13 @@ function(archwright_extension module)
     get_filename_component(name "${path}" NAME)
 
     list(TRANSFORM ARCHWRIGHT_UNITS PREPEND "${ARCHWRIGHT_SOURCE}/" OUTPUT_VARIABLE sources)
-    python_add_library(extension MODULE WITH_SOABI ${sources})
+    if(ARCHWRIGHT_HOST_ONLY)
+        add_library(extension OBJECT ${sources})
+        target_link_libraries(extension PRIVATE Python::Module)
+        set_target_properties(extension PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    else()
+        python_add_library(extension MODULE WITH_SOABI ${sources})
+    endif()
     set_target_properties(
         extension
         PROPERTIES
@@ -93,9 +78,7 @@ function(archwright_extension module)
     foreach(option IN LISTS arg_CUDA_OPTIONS)
         target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${option}>")
     endforeach()
-    foreach(gencode IN LISTS ARCHWRIGHT_GENCODES)
-        target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-gencode ${gencode}>")
-    endforeach()
+    archwright_device_code(extension)
 
     # No path of this machine in the objects: asserts and TORCH_CHECK messages carry __FILE__. Only host files see the
     # build folder (through the precompiled header), and only there does ccache ignore the option's value.
@@ -108,8 +91,7 @@ function(archwright_extension module)
         extension
         PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${Python_INCLUDE_DIRS}=/python>"
     )
-    get_filename_component(environment "${CUDAToolkit_ROOT}" DIRECTORY)
-    foreach(map IN ITEMS "${ARCHWRIGHT_SOURCE}=/src/${PROJECT_NAME}" "${environment}=/env")
+    foreach(map IN ITEMS "${ARCHWRIGHT_SOURCE}=/src/${PROJECT_NAME}" "${ARCHWRIGHT_ENVIRONMENT}=/env")
         target_compile_options(
             extension
             PRIVATE
@@ -118,27 +100,9 @@ function(archwright_extension module)
         )
     endforeach()
 
-    # Names of device code with internal linkage carry hashes: of the source's absolute path, which is given a fixed one
-    # (the option is undocumented; nvcc itself passes it to its front end, see `nvcc --dryrun`, and the last one wins),
-    # and of what anchor.cuh fixes.
-    foreach(unit IN LISTS ARCHWRIGHT_UNITS)
-        if(unit MATCHES "\\.cu$")
-            string(MAKE_C_IDENTIFIER "archwright_anchor_${unit}" anchor)
-            set_property(
-                SOURCE "${ARCHWRIGHT_SOURCE}/${unit}"
-                PROPERTY
-                    COMPILE_OPTIONS
-                        "-Xcudafe=--orig_src_path_name=/src/${PROJECT_NAME}/${unit}"
-                        -include
-                        "${ARCHWRIGHT_CMAKE}/anchor.cuh"
-                        "-DARCHWRIGHT_ANCHOR=${anchor}"
-            )
-        endif()
-    endforeach()
-
     # libstdc++ before torch: libtorch_cpu.so exports parts of its own static copy (std::filesystem), unversioned, and
     # whoever comes first on the line is bound to.
-    target_link_libraries(extension PRIVATE stdc++ ${arg_LIBRARIES} archwright::torch archwright::cuda)
+    target_link_libraries(extension PRIVATE stdc++ ${arg_LIBRARIES} archwright::torch archwright::platform)
     # What GCC's own archive adds to an older libstdc++.so stays private to this module.
     target_link_options(extension PRIVATE LINKER:--as-needed LINKER:--exclude-libs,libstdc++.a)
     # Stripped by the linker, before it computes the build id: nvcc's symbols for temporary files hold process numbers.
@@ -149,7 +113,9 @@ function(archwright_extension module)
         list(TRANSFORM arg_PRECOMPILE REPLACE "^(.+)$" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
         target_precompile_headers(extension PRIVATE ${arg_PRECOMPILE})
     endif()
-    install(TARGETS extension LIBRARY DESTINATION "${folder}")
+    if(NOT ARCHWRIGHT_HOST_ONLY)
+        install(TARGETS extension LIBRARY DESTINATION "${folder}")
+    endif()
 endfunction()
 
 # archwright_package(<folder>...): installs upstream's Python packages as they are, and the import guard into the first.

@@ -10,10 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from archwright.components import components
+from archwright.components import Component, components
+from archwright.targets import target_table
 
 RECORDED = (
-    *("add_library", "add_custom_command", "add_custom_target", "find_package", "install", "project"),
+    *(
+        "add_library",
+        "add_custom_command",
+        "add_custom_target",
+        "enable_language",
+        "find_package",
+        "install",
+        "project",
+    ),
     *("python_add_library", "set_property", "set_target_properties"),
     *("target_compile_definitions", "target_compile_options"),
     *("target_include_directories", "target_link_libraries", "target_link_options", "target_precompile_headers"),
@@ -44,7 +53,7 @@ def configured(component: str, tmp_path_factory: pytest.TempPathFactory) -> Conf
     return configure(component, tmp_path_factory.mktemp(component))
 
 
-def configure(component: str, folder: Path) -> Configured:
+def configure(component: str, folder: Path, recipe: Component | None = None, *settings: str) -> Configured:
     root = Path(__file__).resolve().parents[1]
     lists = root / "csrc" / component / "CMakeLists.txt"
     log = folder / "log"
@@ -53,16 +62,17 @@ def configure(component: str, folder: Path) -> Configured:
         f'file(APPEND "{log}" "{name}\x1f${{words}}\\n")\nendfunction()\n'
         for name in RECORDED
     )
-    units = ";".join(unit.path for unit in components()[component].units)
+    units = ";".join(unit.path for unit in (recipe or components()[component]).units)
     script = folder / "run.cmake"
     script.write_text(
         f"{recorders}"
         f'set(ARCHWRIGHT_CMAKE "{root}/cmake")\nset(ARCHWRIGHT_SOURCE "/the/source")\nset(ARCHWRIGHT_UNITS "{units}")\n'
         'set(ARCHWRIGHT_GENCODES "arch=compute_100a,code=sm_100a;arch=compute_103a,code=sm_103a")\n'
+        'set(ARCHWRIGHT_ENVIRONMENT "/env")\n'
         'set(ARCHWRIGHT_TORCH "/env/torch")\nset(ARCHWRIGHT_NCCL "/env/nccl")\nset(ARCHWRIGHT_GUARD "/build/guard")\n'
         f'set(CUDAToolkit_ROOT "/env/cuda")\nset(PROJECT_NAME {component})\n'
         f'set(CMAKE_BINARY_DIR "{folder}")\nset(CMAKE_CURRENT_SOURCE_DIR "{lists.parent}")\n'
-        f'include("{lists}")\n'
+        f'{"".join(f"set({setting})\n" for setting in settings)}include("{lists}")\n'
     )
     environment = {"PATH": os.environ["PATH"]}
     cmake = Path(sys.executable).with_name("cmake")
@@ -85,7 +95,7 @@ def test_a6_the_language_standard_is_what_torch_wants(configured: Configured) ->
 
 def test_a5_cccl_is_on_the_path_of_host_and_device_files(configured: Configured) -> None:
     assert "/env/cuda/include/cccl" in configured.arguments("target_include_directories", "archwright_cuda")
-    assert "archwright::cuda" in configured.arguments("target_link_libraries", "extension")
+    assert "archwright::platform" in configured.arguments("target_link_libraries", "extension")
 
 
 def test_b5_the_driver_is_a_stub_at_link_time_only(configured: Configured, component: str) -> None:
@@ -201,3 +211,19 @@ def test_without_the_backend_it_says_how_to_build(root: Path, tmp_path: Path) ->
     words = " ".join(run.stderr.split())
     assert "pip wheel" in words
     assert "archwright build" in words
+
+
+@pytest.mark.parametrize("name", ["engine", "flash_mla"])
+def test_ascends_host_files_see_torch_npu_and_no_cuda(name: str, tmp_path: Path) -> None:
+    recipe = components()[name].of(target_table().targets["ascend950"]).host_only
+    settings = ("ARCHWRIGHT_VENDOR huawei", "ARCHWRIGHT_HOST_ONLY 1", "ARCHWRIGHT_TORCH_NPU /env/torch_npu")
+    found = configure(name, tmp_path, recipe, *settings)
+
+    assert found.calls("add_library", "extension", "OBJECT")
+    assert not found.calls("python_add_library")
+    assert not found.calls("install", "TARGETS")
+    assert "/env/torch_npu/include/third_party/acl/inc" in found.arguments("target_include_directories")
+    assert not [word for words in found.commands for word in words if "/env/cuda" in word or "torch_cuda" in word]
+    defined = found.arguments("target_compile_definitions", "extension")
+    assert {"WITH_NPU", "FLASH_MLA_IS_BUILD_ON_ASCEND"} & set(defined)
+    assert "FLASH_MLA_IS_BUILD_ON_CUDA" not in defined

@@ -84,12 +84,14 @@ class Setup:
             found += self.bindings(rest, names | pairs)
         return found
 
-    def extension(self) -> dict[str, ast.expr]:
-        """The keywords of the CUDA extension."""
+    def extension(self, *kinds: str) -> dict[str, ast.expr]:
+        """The keywords of the extension that one of `kinds` makes: the CUDA extension without any."""
         (call,) = (
             node
             for node in ast.walk(self.tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "CUDAExtension"
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in (kinds or ("CUDAExtension",))
         )
         return {str(keyword.arg): keyword.value for keyword in call.keywords}
 
@@ -119,6 +121,24 @@ def test_the_units_are_upstreams_own_source_list(component: Component, setup: Se
 
     assert sorted(unit.path for unit in component.units) == sorted(listed)
     assert len(listed) == {"deep_ep": 3, "deep_gemm": 1, "engine": 13, "flash_mla": 35}[component.name]
+
+
+@pytest.mark.parametrize("name", ["engine", "flash_mla"])
+def test_for_ascend_they_are_those_of_upstreams_ascend_build(component: Component, setup: Setup) -> None:
+    extension = setup.extension("NpuExtension", "CppExtension")
+    listed = setup.value(extension["sources"], setup.names)
+    edition = component.of(target_table().targets["ascend950"])
+
+    assert sorted(unit.path for unit in edition.units) == sorted(listed)
+    assert edition.extension == setup.value(extension["name"], setup.names)
+
+
+@pytest.mark.parametrize("name", ["engine"])
+def test_ascends_torch_npu_is_the_one_that_upstream_pins(component: Component, tree: Path) -> None:
+    pinned = re.findall(r"(?m)^torch-npu==(\S+)$", (tree / "requirements-ascend.txt").read_text())
+    editions = [components()[name].of(target_table().targets["ascend950"]) for name in ("engine", "flash_mla")]
+
+    assert [edition.torch_npu for edition in editions] == pinned * 2
 
 
 @built

@@ -15,6 +15,7 @@ from archwright.backend import (  # noqa: E402
     Metadata,
     build_sdist,
     build_wheel,
+    compile_host_files,
     get_requires_for_build_wheel,
     prepare_metadata_for_build_wheel,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Metadata",
     "build_sdist",
     "build_wheel",
+    "compile_host_files",
     "get_requires_for_build_wheel",
     "prepare_metadata_for_build_wheel",
 ]

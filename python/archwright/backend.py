@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .ascend import ascend_values
 from .cellock import cell_lock
 from .components import Component, components, select_cells
 from .environment import Environment, environment_of_prefix, use_nccl_root
@@ -40,6 +42,7 @@ __all__ = [
     "build_folder",
     "build_sdist",
     "build_wheel",
+    "compile_host_files",
     "get_requires_for_build_wheel",
     "prepare_metadata_for_build_wheel",
     "wheel_version",
@@ -58,6 +61,7 @@ class Request:
     environment: Environment
     device: str | None = None
     shapes: str | None = None
+    host_only: bool = False
 
     @property
     def version(self) -> str:
@@ -79,6 +83,8 @@ class Request:
             result += [f"{name}=={version}.*" for name, version in self.component.pack.libraries.items()]
         if self.component.torch:
             result.append(f"torch=={'.'.join(self.environment.torch.split('.')[:2])}.*")
+        if self.component.torch_npu:
+            result.append(f"torch-npu=={self.component.torch_npu}")
         if self.component.nccl:
             result.append(f"nvidia-nccl-cu13>={self.component.nccl}")
         return result
@@ -159,23 +165,52 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
     """Build the wheel of the component in the current folder."""
     from scikit_build_core.build import build_wheel as build
 
+    with _prepared(config_settings) as (request, source, folder, cache), tempfile.TemporaryDirectory() as scratch:
+        settings: dict[str, str | list[str]] = {
+            "build-dir": str(folder),
+            "cmake.args": f"-C{cache}",
+            "build.tool-args": _jobs(request),
+        }
+        raw = build(scratch, settings)
+        facts = json.loads((folder / "guard" / "_archwright.json").read_text(encoding="utf-8"))
+        report = _build_report(folder, request)
+        wheel = finish_wheel(Path(scratch) / raw, Path(wheel_directory), request, source, facts, report)
+    return wheel.name
+
+
+def compile_host_files(config_settings: Settings = None) -> None:
+    """Compile the host files of the component in the current folder, and make no wheel of them.
+
+    What can be checked without the device's compiler. Not a hook of PEP 517: `archwright build --host-only` calls it.
+    """
+    with _prepared(config_settings, host_only=True) as (request, _, folder, cache):
+        tools, python = Path(sys.executable).parent, Path(sys.executable)
+        values = {"CMAKE_BUILD_TYPE": "Release", "CMAKE_MAKE_PROGRAM": tools / "ninja", "Python_EXECUTABLE": python}
+        defined = [f"-D{name}={value}" for name, value in values.items()]
+        configure = [f"-C{cache}", *defined, "-G", "Ninja", "-S", str(request.component.folder), "-B", str(folder)]
+        for words in (configure, ["--build", str(folder), "--", _jobs(request)]):
+            subprocess.run([tools / "cmake", *words], check=True)
+
+
+@contextlib.contextmanager
+def _prepared(
+    config_settings: Settings, *, host_only: bool = False
+) -> Iterator[tuple[Request, SourceTree, Path, Path]]:
+    """The request, its sources, its locked build folder and CMake's initial cache there, with a pool to compile in."""
     with _one_line_errors():
-        Metadata.request = request = _request(config_settings)
+        Metadata.request = request = _request(config_settings, host_only=host_only)
         _check_toolchain(request)
         source = fetch(request.component, offline=bool(os.environ.get("ARCHWRIGHT_OFFLINE")))
         folder = build_folder(request.component, request.target, request.gencodes, request.device)
-        with cell_lock(folder), _pool(request, source), tempfile.TemporaryDirectory() as scratch:
+        folder = folder / "host" if host_only else folder
+        with cell_lock(folder), _pool(request, source):
             _shield_environment(request, source)  # only now: the pool's plan honours MAX_JOBS
-            settings: dict[str, str | list[str]] = {
-                "build-dir": str(folder),
-                "cmake.args": f"-C{_initial_cache(folder, request, source)}",
-                "build.tool-args": f"-j{len(request.component.units) + 8}",
-            }
-            raw = build(scratch, settings)
-            facts = json.loads((folder / "guard" / "_archwright.json").read_text(encoding="utf-8"))
-            report = _build_report(folder, request)
-            wheel = finish_wheel(Path(scratch) / raw, Path(wheel_directory), request, source, facts, report)
-        return wheel.name
+            yield request, source, folder, _initial_cache(folder, request, source)
+
+
+def _jobs(request: Request) -> str:
+    """Ninja starts everything at once: the pool decides what runs."""
+    return f"-j{len(request.component.units) + 8}"
 
 
 def _build_report(folder: Path, request: Request) -> BuildReport:
@@ -193,7 +228,7 @@ def _build_report(folder: Path, request: Request) -> BuildReport:
     )
 
 
-def _request(config_settings: Settings) -> Request:
+def _request(config_settings: Settings, *, host_only: bool = False) -> Request:
     asked = {key.removeprefix("cmake.define."): value for key, value in (config_settings or {}).items()}
     unknown = asked.keys() - {
         "ARCHWRIGHT_TARGET",
@@ -213,9 +248,11 @@ def _request(config_settings: Settings) -> Request:
         )
     environment = environment_of_prefix()
     target = target_table().find(str(asked.get("ARCHWRIGHT_TARGET", environment.target)))
-    component = components()[Path.cwd().name]
-    experimental, packs = bool(asked.get("ARCHWRIGHT_EXPERIMENTAL")), component.pack is not None
-    select_cells(target, (component.name,), platform.machine(), experimental=experimental, packs=packs)
+    name = Path.cwd().name
+    experimental, packs = bool(asked.get("ARCHWRIGHT_EXPERIMENTAL")), components()[name].pack is not None
+    (component,) = select_cells(
+        target, (name,), platform.machine(), experimental=experimental, packs=packs, host_only=host_only
+    )
     if target.name != environment.target:
         raise fail(
             "AW307",
@@ -228,14 +265,15 @@ def _request(config_settings: Settings) -> Request:
     root = asked.get("ARCHWRIGHT_NCCL_ROOT")
     environment = use_nccl_root(environment, Path(str(root)) if root else None)
     device, shapes = (str(asked[key]) if key in asked else None for key in ("ARCHWRIGHT_DEVICE", "ARCHWRIGHT_SHAPES"))
-    return Request(component, target, select_gencodes(target, names), environment, device, shapes)
+    return Request(component, target, select_gencodes(target, names), environment, device, shapes, host_only)
 
 
 def _check_toolchain(request: Request) -> None:
     floors = {f"gencode {g.name}": str(g.nvcc) for g in request.gencodes}
     if request.component.nvcc_floor:
         floors[request.component.name] = request.component.nvcc_floor
-    check_nvcc_floor(request.environment.nvcc, floors)
+    if request.environment.nvcc:  # an Ascend environment has none
+        check_nvcc_floor(request.environment.nvcc, floors)
     if request.component.nccl:
         have, need = (tuple(int(p) for p in v.split(".")) for v in (request.environment.nccl, request.component.nccl))
         if have < need:
@@ -327,29 +365,42 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
     compile_launcher = [*launcher, *filter(None, [_ccache()])]
     values: dict[str, object] = {
         "ARCHWRIGHT_TARGET": request.target.name,
+        "ARCHWRIGHT_VENDOR": request.target.vendor,
+        "ARCHWRIGHT_HOST_ONLY": int(request.host_only),
         "ARCHWRIGHT_CMAKE": project_root() / "cmake",
         "ARCHWRIGHT_SOURCE": source.path,
         "ARCHWRIGHT_UNITS": [unit.path for unit in component.units],
-        "ARCHWRIGHT_GENCODES": [gencode.flag for gencode in request.gencodes],
+        "ARCHWRIGHT_ENVIRONMENT": environment.path,
         "ARCHWRIGHT_TORCH": environment.runtime_site / "torch",
-        "ARCHWRIGHT_NCCL": environment.nccl_root,
         "ARCHWRIGHT_GUARD": guard,
-        "CUDAToolkit_ROOT": environment.toolkit,
         "CMAKE_CXX_COMPILER": environment.cxx,
         "CMAKE_C_COMPILER": environment.cc,
-        "CMAKE_CUDA_COMPILER": environment.toolkit / "bin" / "nvcc",
-        "CMAKE_CUDA_HOST_COMPILER": environment.cxx,
-        "CMAKE_CUDA_ARCHITECTURES": "OFF",  # the gencodes are given whole
-        "CMAKE_CUDA_RUNTIME_LIBRARY": "Shared",
         "CMAKE_CXX_COMPILER_LAUNCHER": compile_launcher,
-        "CMAKE_CUDA_COMPILER_LAUNCHER": compile_launcher,
         "CMAKE_CXX_FLAGS_RELEASE": "",  # each component's flags are upstream's
-        "CMAKE_CUDA_FLAGS_RELEASE": "",
     }
+    if request.target.vendor == "huawei":
+        values |= ascend_values(request)
+    else:
+        values |= _cuda_values(request, compile_launcher)
     if component.pack:
         values |= pack_values(folder, request, launcher)
     lines = [f'set({name} {_quote(value)} CACHE INTERNAL "" FORCE)' for name, value in values.items()]
     return write_if_changed(folder / "archwright.cmake", "\n".join(lines) + "\n")
+
+
+def _cuda_values(request: Request, launcher: list[str]) -> dict[str, object]:
+    environment = request.environment
+    return {
+        "ARCHWRIGHT_GENCODES": [gencode.flag for gencode in request.gencodes],
+        "ARCHWRIGHT_NCCL": environment.nccl_root,
+        "CUDAToolkit_ROOT": environment.toolkit,
+        "CMAKE_CUDA_COMPILER": environment.toolkit / "bin" / "nvcc",
+        "CMAKE_CUDA_HOST_COMPILER": environment.cxx,
+        "CMAKE_CUDA_ARCHITECTURES": "OFF",  # the gencodes are given whole
+        "CMAKE_CUDA_RUNTIME_LIBRARY": "Shared",
+        "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
+        "CMAKE_CUDA_FLAGS_RELEASE": "",
+    }
 
 
 def _quote(value: object) -> str:

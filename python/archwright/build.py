@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .ascend import device_compile
 from .backend import build_folder, wheel_version
 from .cellock import HELD, cell_lock
 from .components import Component
@@ -39,12 +40,23 @@ from .project import require_space, write_errors
 from .sources import fetch
 from .targets import Gencode, Target, Tier
 
+#: Run in a component's folder, with the settings as words.
+_HOST_ONLY = """\
+import sys
+sys.path.insert(0, "backend")
+from component_backend import compile_host_files
+compile_host_files(dict(word.split("=", 1) for word in sys.argv[1:]))
+"""
+
 __all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels", "interruptible"]
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """`device` (a name in devices.toml) and `shapes` (a shape file, or the name of a shipped one) are for AOT packs."""
+    """`device` (a name in devices.toml) and `shapes` (a shape file, or the name of a shipped one) are for AOT packs.
+
+    `host_only` compiles host files and makes no wheel.
+    """
 
     offline: bool = False
     wait: bool = True
@@ -52,6 +64,7 @@ class BuildOptions:
     nccl_root: Path | None = None
     device: str | None = None
     shapes: str | None = None
+    host_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,9 @@ class BuiltWheel:
 class BuildResult:
     """What a build made: units compiled, taken from the compiler cache, and up to date; seconds are wall time.
 
-    `retried` names the units whose compiler was killed for memory and that were compiled again, alone.
+    `retried` names the units whose compiler was killed for memory and that were compiled again, alone. `host_files`
+    counts what a build of host files alone has objects of; `device_compile` says what is known of an Ascend target's
+    device code.
     """
 
     target: str
@@ -77,6 +92,8 @@ class BuildResult:
     up_to_date: int
     seconds: float
     retried: tuple[str, ...] = ()
+    host_files: int = 0
+    device_compile: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -129,13 +146,16 @@ def build_wheels(
         finally:  # what was compiled before a failure was measured too
             for component in chosen:
                 remember(toolchain, component, roots[component.name], pool.measured)
-        frozen = freeze_for(environment, out, observer.news)
-        wheels = tuple(_publish(component, run, staging, out, frozen) for component in chosen)
+        wheels: tuple[BuiltWheel, ...] = ()
+        if not options.host_only:
+            frozen = freeze_for(environment, out, observer.news)
+            wheels = tuple(_publish(component, run, staging, out, frozen) for component in chosen)
     went = [measured for measured in pool.measured if measured.unit is not None]
     cached = sum(measured.cached for measured in went)
     seconds = time.monotonic() - start
     counts = (len(went) - cached, cached, len(units) - len(went))
-    return BuildResult(target.name, wheels, *counts, seconds, tuple(pool.retried))
+    host_files = len(units) if options.host_only else 0
+    return BuildResult(target.name, wheels, *counts, seconds, tuple(pool.retried), host_files, device_compile(target))
 
 
 class _Run:
@@ -163,7 +183,7 @@ class _Run:
                 pending = {threads.submit(self.one, component): component for component in chosen}
                 for future in as_completed(pending):
                     future.result()
-                    observer.news(f"{pending[future].name}: wheel made")
+                    observer.news(f"{pending[future].name}: {'compiled' if self.options.host_only else 'wheel made'}")
             except KeyboardInterrupt:
                 self.end()
                 raise fail(
@@ -190,18 +210,22 @@ class _Run:
             settings["ARCHWRIGHT_DEVICE"] = self.options.device
         if component.pack and self.options.shapes:
             settings["ARCHWRIGHT_SHAPES"] = self.options.shapes
-        command = [
-            str(self.environment.toolchain / "bin" / "python"),
-            *("-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index"),
-            *("--disable-pip-version-check", "--wheel-dir", str(self.staging / component.name), str(component.folder)),
-            *(word for key, value in settings.items() for word in ("-C", f"cmake.define.{key}={value}")),
-        ]
+        python, staged = str(self.environment.toolchain / "bin" / "python"), str(self.staging / component.name)
+        if self.options.host_only:
+            command = [python, "-c", _HOST_ONLY, *(f"{key}={value}" for key, value in settings.items())]
+        else:
+            command = [
+                *(python, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index"),
+                *("--disable-pip-version-check", "--wheel-dir", staged, str(component.folder)),
+                *(word for key, value in settings.items() for word in ("-C", f"cmake.define.{key}={value}")),
+            ]
         folder = self.folders[component.name]
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "build.log"
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command,
+                cwd=component.folder if self.options.host_only else None,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

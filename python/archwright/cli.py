@@ -165,6 +165,7 @@ def fetch(names: tuple[str, ...], offline: bool, bundle: Path | None, json: bool
 @experimental_option
 @plan_option
 @no_wait_option
+@click.option("--host-only", is_flag=True, help="Compile host files and make no wheel: needs no device compiler.")
 @click.option("--no-compiler-cache", "no_cache", is_flag=True, help="Do not use ccache or sccache.")
 @flavour_option
 @click.option("--nccl-root", type=PATH, help="Use this NCCL instead of the locked one.")
@@ -184,6 +185,7 @@ def build(
     experimental: bool,
     plan_only: bool,
     no_wait: bool,
+    host_only: bool,
     no_cache: bool,
     flavour: Flavour,
     nccl_root: Path | None,
@@ -203,7 +205,7 @@ def build(
     from .targets import select_gencodes, target_table
 
     chosen_target = target_table().find(target)
-    chosen = select_cells(chosen_target, names, os.uname().machine, experimental=experimental)
+    chosen = select_cells(chosen_target, names, os.uname().machine, experimental=experimental, host_only=host_only)
     gencodes = select_gencodes(chosen_target, gencode)
     plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory)
     if nccl_root:
@@ -212,7 +214,13 @@ def build(
         return
     source = package_source(chosen_target, installer, offline, bundle, news, [component.name for component in chosen])
     environment = create_environment(chosen_target, python=python, source=source, flavour=flavour, report=news)
-    options = BuildOptions(offline=source.offline, wait=not no_wait, compiler_cache=not no_cache, nccl_root=nccl_root)
+    options = BuildOptions(
+        offline=source.offline,
+        wait=not no_wait,
+        compiler_cache=not no_cache,
+        nccl_root=nccl_root,
+        host_only=host_only,
+    )
     folder = (out or wheels_folder(chosen_target.name)).absolute()
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)

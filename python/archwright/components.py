@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from .errors import fail
 from .project import project_root
 from .tables import load_table
-from .targets import Target, Tier, target_table
+from .targets import Target, TargetTable, Tier, target_table
 
 __all__ = [
     "Cell",
@@ -26,6 +27,9 @@ __all__ = [
     "matrix",
     "select_cells",
 ]
+
+#: Whose devices a recipe is written for where it says nothing else.
+_MAIN_VENDOR = "nvidia"
 
 
 class CellState(StrEnum):
@@ -138,7 +142,8 @@ class Pack:
 class Component:
     """One upstream library that becomes one wheel; the fields mirror `component.toml`.
 
-    `origin` is the distribution whose source archive is fetched: the wheel's own, but for AOT packs.
+    `origin` is the distribution whose source archive is fetched: the wheel's own, but for AOT packs. `editions` are the
+    recipe as it is for other vendors than NVIDIA.
     """
 
     name: str
@@ -152,6 +157,7 @@ class Component:
     root: str
     expect: tuple[str, ...]
     nccl: str | None
+    torch_npu: str | None
     torch: bool
     driver: bool
     requires: tuple[str, ...]
@@ -166,6 +172,11 @@ class Component:
     bundles: tuple[dict[str, str], ...]
     cells: tuple[Cell, ...]
     pack: Pack | None = None
+    editions: Mapping[str, Component] = field(default_factory=dict)
+
+    def of(self, target: Target) -> Component:
+        """The recipe as it is for the devices of `target`'s vendor."""
+        return self.editions.get(target.vendor, self)
 
     @property
     def folder(self) -> Path:
@@ -174,6 +185,20 @@ class Component:
     @property
     def has_device_code(self) -> bool:
         return self.pack is not None or any(unit.is_device for unit in self.units)
+
+    @property
+    def host_only(self) -> Component:
+        """The recipe with nothing but its host files. Raises AW109 when it has none."""
+        units = tuple(unit for unit in self.source_units if not unit.is_device)
+        if not units:
+            raise fail(
+                "AW109",
+                found=f"--host-only for {self.name}",
+                needed="a component with host files",
+                why="its kernels are generated: there is nothing else to compile",
+                fix="leave it out",
+            )
+        return replace(self, units=units)
 
     @property
     def source_units(self) -> tuple[Unit, ...]:
@@ -212,13 +237,20 @@ def find_component(name: str) -> Component:
 
 
 def select_cells(
-    target: Target, names: tuple[str, ...], processor: str, *, experimental: bool = False, packs: bool = False
+    target: Target,
+    names: tuple[str, ...],
+    processor: str,
+    *,
+    experimental: bool = False,
+    packs: bool = False,
+    host_only: bool = False,
 ) -> tuple[Component, ...]:
     """The components to build for `target` on `processor`: those that are AOT packs, or those that are not.
 
     Without names these are all cells that can be built. Raises AW103 for an unknown component, AW104 for a
     refused cell, AW105 for one that is not built yet, AW106 when the experimental tier was not asked for and AW109 for
-    a pack among the others or the other way round.
+    a pack among the others or the other way round. With `host_only` they have nothing but their host files, and a cell
+    that is not built yet can be chosen.
     A cell that was asked for is produced or is an error; it is never skipped.
     """
     kind = {name: component for name, component in components().items() if bool(component.pack) == packs}
@@ -234,12 +266,15 @@ def select_cells(
                 fix=f"`archwright {command} {target.name} {component.name}`",
             )
     cells = {c.component: c for c in matrix() if c.target == target.name and c.processor == processor}
+    if host_only:
+        cells = {name: replace(cell, pending="") for name, cell in cells.items()}
     if not names:
         buildable = [component for component in chosen if cells[component.name].available]
         chosen = buildable or [component for component in chosen if cells[component.name].pending] or chosen
     for component in chosen:
         _check_available(cells[component.name], target, experimental)
-    return tuple(chosen)
+    meant = (component.of(target) for component in chosen)
+    return tuple(component.host_only if host_only else component for component in meant)
 
 
 def _check_available(cell: Cell, target: Target, experimental: bool) -> None:
@@ -282,7 +317,23 @@ def _load(path: Path) -> Component:
             why="the whole matrix is written down, cells that are refused included",
             fix="correct the recipe",
         )
+    editions = {
+        vendor: _component(_edition(data, own), vendor, table, {}) for vendor, own in data.get("vendors", {}).items()
+    }
+    return _component(data, _MAIN_VENDOR, table, editions)
+
+
+def _edition(data: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with what one of its `[vendors]` says in place of the same words above."""
+    merged = {
+        key: data[key] | value if isinstance(value, dict) and key in data else value for key, value in own.items()
+    }
+    return data | merged
+
+
+def _component(data: dict[str, Any], vendor: str, table: TargetTable, editions: Mapping[str, Component]) -> Component:
     wheel, pack = data["wheel"], _pack(data.get("pack"))
+    units = [unit for unit in data.get("units", ()) if unit.get("vendor", vendor) == vendor]
     return Component(
         name=data["name"],
         distribution=data["distribution"],
@@ -295,6 +346,7 @@ def _load(path: Path) -> Component:
         root=data["source"]["root"],
         expect=tuple(data["source"]["expect"]),
         nccl=wheel.get("nccl"),
+        torch_npu=wheel.get("torch_npu"),
         torch=wheel.get("torch", False),
         driver=wheel.get("driver", False),
         requires=tuple(wheel["requires"]),
@@ -305,7 +357,7 @@ def _load(path: Path) -> Component:
         max_mib=wheel["max_mib"],
         extension=data.get("extension"),
         nvcc_floor=data.get("nvcc_floor"),
-        units=pack.units if pack else tuple(Unit(**unit) for unit in data.get("units", ())),
+        units=pack.units if pack else tuple(Unit(u["path"], u["seconds"], u["mib"]) for u in units),
         bundles=tuple(data.get("bundles", ())),
         cells=tuple(
             Cell(
@@ -320,6 +372,7 @@ def _load(path: Path) -> Component:
             for processor in table.processors
         ),
         pack=pack,
+        editions=editions,
     )
 
 

@@ -197,6 +197,8 @@ def _costs(plan: Plan) -> str:
 def show_result(result: BuildResult) -> None:
     units = f"{result.compiled} compiled, {result.cached} from the compiler cache, {result.up_to_date} up to date"
     count = f"{len(result.wheels)} wheel" + ("s" if len(result.wheels) > 1 else "")
+    if result.host_files:
+        count = f"{result.host_files} host files, no wheel"
     out().print(f"[bold green]{count}[/] in {_minutes(result.seconds)} ({units}):")
     for wheel in result.wheels:
         out().print(f"  {escape(str(wheel.path))}  {wheel.bytes / 1e6:.1f} MB")
@@ -204,9 +206,10 @@ def show_result(result: BuildResult) -> None:
         out().print(f"    evidence {escape(str(wheel.evidence))}", style="dim")
     for name in result.retried:
         out().print(f"  killed for memory, then compiled alone: {name}", style="yellow", markup=False)
-    out().print(
-        "  compiles: shown by this build, and inspected. correct, performs: not verified here (no device)", style="dim"
-    )
+    compiles = "of these host files: shown by this build" if result.host_files else "shown by this build, and inspected"
+    out().print(f"  compiles: {compiles}. correct, performs: not verified here (no device)", style="dim")
+    if result.device_compile:
+        out().print(f"  device_compile: {result.device_compile}", style="yellow")
 
 
 @contextlib.contextmanager
