@@ -9,9 +9,16 @@ import pytest
 
 from archwright import cann
 
-__all__ = ["STAND_IN", "Layout", "activate", "make_cann", "no_cann"]
+__all__ = ["LAYOUTS", "STAND_IN", "Layout", "activate", "make_cann", "no_cann"]
 
 Layout = Literal["8.x", "9.1", "9.2"]
+
+#: Each layout, with a version of its time and where its root lies below `.../Ascend`.
+LAYOUTS: tuple[tuple[Layout, str, str], ...] = (
+    ("8.x", "8.5.0.RC1", "ascend-toolkit/latest"),
+    ("9.1", "9.1.0", "cann-9.1.0"),
+    ("9.2", "9.2.0-beta.2", "cann-9.2.0-beta.2"),
+)
 
 #: What the compilers and linkers of these trees say; a test that wants to record calls writes its own in their place.
 STAND_IN = "the recording stand-in of a test, not a compiler: it makes nothing"

@@ -52,8 +52,8 @@ def check_cann(target: Target, environment: Mapping[str, str] = os.environ) -> I
             f"none: neither {' nor '.join(VARIABLES)} is set, and none lies in {' or '.join(map(str, usual_tops()))}",
             f"CANN {target.cann} or newer, active",
             "only CANN has the compiler, headers and libraries of Ascend kernels",
-            f"install the CANN toolkit {target.cann} or newer for {platform.machine()} (Huawei's .run file, or its "
-            "conda channel: docs/conda.md), then `source <its root>/set_env.sh`",
+            f"install the CANN toolkit {target.cann} or newer for {platform.machine()}, Huawei's own package; then "
+            "`source <its root>/set_env.sh`",
             "AW334",
         )
     else:
@@ -205,7 +205,7 @@ def _parts(found: Cann | None) -> Iterator[Finding]:
     where = f" in {found.root}" if found else ""
     for check, path, needed, why in (
         ("bisheng", found and found.bisheng, "bisheng", "it compiles the kernels"),
-        ("ld.lld", found and found.ld_lld, "CANN's own ld.lld", "it links TileLang's kernels; LLVM's cannot"),
+        ("ld.lld", found and found.ld_lld, "CANN's own ld.lld", "it links TileLang's kernels (`-m aicorelinux`)"),
         ("CANN headers", found and _headers(found), "include and asc/include", "kernels and host code include them"),
         ("CANN runtime", found and _file(found.libraries / _RUNTIME), _RUNTIME, "FlashMLA's module is linked with it"),
     ):
