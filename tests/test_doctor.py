@@ -19,6 +19,11 @@ from archwright.doctor import Finding, Level, examine, is_fit
 from archwright.environment import Environment
 from archwright.targets import target_table
 
+from . import canntree
+from .canntree import activate, make_cann
+
+no_cann = canntree.no_cann
+
 pytestmark = pytest.mark.usefixtures("fit")
 
 Script = Callable[[str, str], Path]
@@ -119,6 +124,22 @@ ROWS = {
 }
 
 
+#: Those that only Ascend has, on a machine with a CANN.
+ASCEND_ROWS = {
+    "torch_npu": "AW340",
+    "CANN": "AW334",
+    "CANN version": "AW336",
+    "CANN processor": "AW339",
+    "CANN environment": "AW335",
+    "one CANN": "AW337",
+    "bisheng": "AW338",
+    "ld.lld": "AW338",
+    "CANN headers": "AW338",
+    "CANN runtime": "AW338",
+    "CMake package ASC": "AW338",
+}
+
+
 def test_each_row_names_the_page_that_explains_it_also_when_all_is_well() -> None:
     found = findings()
     assert {check: finding.code for check, finding in found.items() if not check.startswith("disk:")} == ROWS
@@ -143,10 +164,10 @@ def test_every_row_of_every_target_has_a_page(
 
 
 def test_the_manual_has_every_row_and_code(root: Path) -> None:
-    manual = (root / "docs" / "doctor.md").read_text()
-    for check, code in ROWS.items():
-        assert f"| {check} |" in manual
-        assert f"[{code}](errors/{code}.md)" in manual
+    table = [line.split("|") for line in (root / "docs" / "doctor.md").read_text().splitlines() if line.startswith("|")]
+    pages = {check.strip(): cells for _, checks, *cells in table for check in checks.split(",")}
+    for check, code in (ROWS | ASCEND_ROWS).items():
+        assert f"[{code}](errors/{code}.md)" in pages[check][1]
 
 
 def test_it_changes_nothing_and_leaves_nothing(tmp_path: Path, cache: Path) -> None:
@@ -207,6 +228,27 @@ def test_cuda_is_no_matter_of_ascend() -> None:
     found = findings("ascend950")
     assert {"toolchain", "CUDA release", "GCC for nvcc", "nccl"} & set(found) == set()
     assert "torch" in found
+
+
+def test_a_machine_for_ascend(no_cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    activate(make_cann(no_cann / "cann", processor="x86_64"), monkeypatch)
+
+    found = findings("ascend950")
+
+    assert {check: found[check].code for check in found if check not in ROWS} == ASCEND_ROWS
+    failed = {check for check, finding in found.items() if finding.level is Level.FAIL}
+    assert failed == {"cells", "torch_npu"}, "the made-up environment is one without torch_npu"
+    assert not ASCEND_ROWS.keys() & findings("sm100").keys()
+
+
+def test_a_machine_without_cann_is_not_fit_whatever_can_be_built(no_cann: Path) -> None:
+    found = findings("ascend950")
+
+    assert_failed(found["CANN"], "AW334")
+    assert {check for check, finding in found.items() if finding.code == "AW338"} == {
+        *("bisheng", "ld.lld", "CANN headers", "CANN runtime")
+    }
+    assert not is_fit(finding for check, finding in found.items() if check not in ("cells", "torch_npu"))
 
 
 @pytest.mark.parametrize(("nvcc", "who"), [("13.0.88", "deep_ep"), ("12.8.93", "sm_103a")])

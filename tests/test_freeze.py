@@ -23,6 +23,12 @@ from archwright.freeze import (
     read_freeze,
     write_freeze,
 )
+from archwright.sources import sha256_of
+
+from . import canntree
+from .canntree import activate, make_cann
+
+no_cann = canntree.no_cann
 
 
 @pytest.fixture
@@ -131,15 +137,25 @@ def test_a_build_that_is_not_as_frozen_says_so(made: Environment, tmp_path: Path
     assert "compiler.gcc: frozen 14.2.0, now 15.1.0" in said[0]
 
 
-def test_the_active_cann_is_read_and_not_a_system_wide_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / f"{platform.machine()}-linux" / "ascend_toolkit_install.info"
-    info.parent.mkdir()
-    info.write_text("package_name=Ascend-cann-toolkit\nversion=9.2.0-beta.2\n")
-    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+def test_g2_the_active_cann_is_frozen(no_cann: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cann(no_cann / "cann", "9.1.0")
+    root = make_cann(tmp_path / "cann", "9.2.0-beta.2", "aarch64")
+    activate(root, monkeypatch)
 
     found = module._cann()
 
     assert found is not None
-    assert found["version"] == "9.2.0-beta.2"
-    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "nowhere"))
+    assert (found["version"], found["processor"]) == ("9.2.0-beta.2", "aarch64")
+    assert found["sha256"] == sha256_of(root / "aarch64-linux" / "ascend_toolkit_install.info")
+
+
+def test_a_cann_that_is_named_and_not_there_is_not_frozen_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "gone"))
+    with pytest.raises(ArchwrightError, match="AW334"):
+        module._cann()
+
+
+def test_without_a_cann_there_is_none_to_freeze(no_cann: Path) -> None:
     assert module._cann() is None

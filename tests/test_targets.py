@@ -64,7 +64,8 @@ def test_an_unknown_target_is_wrong_usage(asked: str) -> None:
         *(("h100", "sm90"), ("H100", "sm90"), ("NVIDIA H200", "sm90"), ("sm_90a", "sm90"), ("Hopper", "sm90")),
         *(("b200", "sm100"), ("GB300", "sm100"), ("sm_100a", "sm100"), ("sm_103a", "sm100"), ("SM100", "sm100")),
         *(("Ascend 950PR", "ascend950"), ("dav-3510", "ascend950"), ("A5", "ascend950")),
-        *(("910_95", "ascend950"), ("Ascend910_95", "ascend950")),
+        *(("910_95", "ascend950"), ("Ascend910_95", "ascend950"), ("Ascend910_9599", "ascend950")),
+        *(("Ascend950PR_9599", "ascend950"), ("ascend950dt_9582", "ascend950"), ("Ascend950DT_950x", "ascend950")),
     ],
 )
 def test_another_name_of_a_target_suggests_it(asked: str, meant: str) -> None:
@@ -74,6 +75,24 @@ def test_another_name_of_a_target_suggests_it(asked: str, meant: str) -> None:
 
     assert caught.value.code == "AW101"
     assert caught.value.fix == f"say `{meant}`"
+
+
+@pytest.mark.parametrize("asked", ["Ascend960PR_9699", "ascend950xx_1", "ascend95", "ascend9500"])
+def test_g1_an_unknown_soc_is_answered_with_what_is_supported(asked: str) -> None:
+    with pytest.raises(ArchwrightError) as caught:
+        target_table().find(asked)
+
+    assert caught.value.code == "AW101"
+    for device in ("Ascend 950PR", "Ascend 950DT", "B200", "H100"):
+        assert device in caught.value.needed
+
+
+def test_names_of_chips_are_no_others_name() -> None:
+    """No SoC name is refused, and no alias is one: each name leads to one place."""
+    table = target_table()
+    for name in ("ascend950pr9599", "ascend950dt9582", "ascend91095", "ascend9109599", "91095"):
+        assert not [r.what for r in table.refused if r(name)]
+        assert name not in table.aliases
 
 
 @given(st.text(max_size=30))
@@ -147,6 +166,8 @@ BROKEN: dict[str, Callable[[str], str]] = {
     "gencode that is not in the table": lambda text: text.replace('gencodes = ["sm_90a"]', 'gencodes = ["sm_91a"]'),
     "alias of no target": lambda text: text.replace('h100 = "sm90"', 'h100 = "sm91"'),
     "another schema": lambda text: text.replace("schema = 1", "schema = 2"),
+    "Ascend without a CANN": lambda text: text.replace('cann = "9.2"', ""),
+    "CANN for NVIDIA": lambda text: text.replace('vendor = "nvidia"', 'vendor = "nvidia"\ncann = "9.2"', 1),
     "missing floor": lambda text: text.replace('CXXABI = "1.3.15"', 'CXX = "1"'),
 }
 

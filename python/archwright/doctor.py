@@ -1,7 +1,7 @@
 """Preflight in seconds: is this machine fit to build for a target, and if not, what exactly is to be done?
 
 This module has the list of checks, and those of the target's environment; those of the machine are in machine.py,
-folders.py and proxies.py. Each finding has the code of the page that explains its check.
+folders.py and proxies.py, those of CANN in cannchecks.py. Each finding has the code of the page that explains it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator
 
+from .cannchecks import check_cann, check_torch_npu
 from .compiler import NVCC_MAXIMUM
 from .components import Cell, Component, components
 from .environment import Environment, find_environment, has_locks
@@ -55,8 +56,10 @@ def examine(target: Target, *, python: str | None = None) -> tuple[Finding, ...]
         "variables": check_variables,
         "compiler cache": check_compiler_cache,
         "environment": lambda: _environment(target, python),
-        "device": check_device,
     }
+    if target.vendor == "huawei":
+        checks["CANN"] = lambda: check_cann(target)
+    checks["device"] = check_device
     findings: list[Finding] = []
     for name, check in checks.items():
         try:
@@ -130,6 +133,8 @@ def _environment(target: Target, python: str | None) -> Iterator[Finding]:
         yield _gcc_limit(target, found)
     if found is not None:
         yield from _libraries(found, target)
+        if target.vendor == "huawei":
+            yield from check_torch_npu(found, target)
 
 
 def _meant(target: Target) -> tuple[Component, ...]:

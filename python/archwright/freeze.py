@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .cann import find_cann
 from .components import Component, components
 from .environment import Environment
 from .errors import fail
@@ -35,14 +35,13 @@ __all__ = [
     "write_freeze",
 ]
 
-_CANN_INFO = "ascend_toolkit_install.info"
-
 
 def freeze(environment: Environment, model: str | None = None) -> dict[str, Any]:
     """What is frozen for `environment` on this machine, with its digest under `digest`.
 
     `model` identifies the model as the user names it, such as a repository and revision: it is written down, not
-    looked up. What is not there is null: no driver, no CANN.
+    looked up. What is not there is null: no driver, no CANN. Raises AW334 and AW337 when the environment names a CANN
+    that is not there, or there are several and it names none.
     """
     target = target_table().targets[environment.target]
     runtime = read_lock(project_root() / "envs" / target.name / "runtime.lock")
@@ -190,12 +189,10 @@ def _driver(vendor: str) -> str | None:
     return match[1] if match else None
 
 
-def _cann() -> dict[str, str] | None:
-    """The active CANN: its environment wins over the default folder; a system-wide record is not consulted (G2)."""
-    named = os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME")
-    root = Path(named or "/usr/local/Ascend/cann")
-    for path in (root / f"{platform.machine()}-linux" / _CANN_INFO, root / _CANN_INFO):
-        if path.is_file():
-            match = re.search(r"(?m)^version=(\S+)", path.read_text(errors="replace"))
-            return {"version": match[1] if match else "unknown", "sha256": sha256_of(path)}
-    return None
+def _cann() -> dict[str, str | None] | None:
+    """The CANN that builds take. Raises AW334 and AW337: what they would not take is not frozen either."""
+    found = find_cann()
+    if found is None:
+        return None
+    record = sha256_of(found.record) if found.record else None
+    return {"version": found.version or "unknown", "processor": found.processor, "sha256": record}

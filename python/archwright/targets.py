@@ -41,7 +41,10 @@ class Gencode:
 
 @dataclass(frozen=True)
 class Target:
-    """One architecture family that wheels are built for, as `targets.toml` describes it."""
+    """One architecture family that wheels are built for, as `targets.toml` describes it.
+
+    `socs` are patterns of its chips' names and `cann` is the oldest CANN: both for Huawei's only.
+    """
 
     name: str
     title: str
@@ -50,11 +53,18 @@ class Target:
     gencodes: tuple[Gencode, ...]
     devices: dict[str, tuple[str, ...]]
     floor: dict[str, str]
+    socs: tuple[str, ...] = ()
+    cann: Version | None = None
 
     @property
     def flag(self) -> str:
         """What a command for this target has to end with."""
         return " --experimental" if self.tier is Tier.EXPERIMENTAL else ""
+
+    @property
+    def described(self) -> str:
+        """Its name and those of its devices."""
+        return f"{self.name} ({', '.join(name for names in self.devices.values() for name in names)})"
 
 
 @dataclass(frozen=True)
@@ -96,14 +106,18 @@ class TargetTable:
                     why=refusal.reason,
                     fix=f"use {refusal.instead}",
                 )
-        meant = name if name in self.targets else self.aliases.get(name)
+        meant = name if name in self.targets else self.aliases.get(name) or self._of_soc(name)
         raise fail(
             "AW101",
             found=f"target '{asked}'",
-            needed=f"one of {known}",
+            needed=f"one of {', '.join(target.described for target in self.targets.values())}",
             why=f"'{asked}' belongs to target {meant}" if meant else "wheels are built for one known target at a time",
             fix=f"say `{meant}`" if meant else "run `archwright targets` for the list",
         )
+
+    def _of_soc(self, name: str) -> str | None:
+        """The target that has a chip of this name."""
+        return next((t.name for t in self.targets.values() if any(re.fullmatch(soc, name) for soc in t.socs)), None)
 
 
 @functools.cache
@@ -124,6 +138,8 @@ def target_table(path: Path | None = None) -> TargetTable:
             gencodes=tuple(gencodes[g] for g in entry["gencodes"]),
             devices={capability: tuple(names) for capability, names in entry["devices"].items()},
             floor=dict(entry["floor"]),
+            socs=tuple(entry.get("socs", ())),
+            cann=Version(entry["cann"]) if "cann" in entry else None,
         )
         for name, entry in data["targets"].items()
     }
