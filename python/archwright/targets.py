@@ -52,6 +52,10 @@ class Target:
     floor: dict[str, str]
 
     @property
+    def is_ascend(self) -> bool:
+        return self.vendor == "huawei"
+
+    @property
     def flag(self) -> str:
         """What a command for this target has to end with."""
         return " --experimental" if self.tier is Tier.EXPERIMENTAL else ""
