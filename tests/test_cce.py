@@ -132,6 +132,15 @@ def test_what_does_not_fit_is_damaged_and_names_the_file(data: bytes, says: str)
         read_device_code({"a.so": data})
 
 
+@pytest.mark.parametrize("section", [".aicore_binary", ".rodata"])
+@pytest.mark.parametrize("data", [cce(), cubin()])
+def test_an_embedded_file_with_program_headers_beyond_all_bytes_is_damaged(section: str, data: bytes) -> None:
+    far = bytearray(data)
+    far[32:40] = (1 << 63).to_bytes(8, "little")
+    with pytest.raises(Damaged, match=r"after what holds it|holds no Ascend device code"):
+        read_device_code({"a.so": carrier(section, bytes(far))})
+
+
 def test_a_file_cut_at_each_byte_is_damaged() -> None:
     data = cce([FakeEntry("run", code=8)])
     for end in range(20, len(data)):

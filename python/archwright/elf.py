@@ -217,8 +217,11 @@ def embedded_elfs(data: bytes | memoryview, machine: int) -> Iterator[memoryview
     bytes. Raises Damaged for one that is cut off."""
     view, at = memoryview(data), 0
     while match := _header(machine).search(view, at):
-        at = match.start() + Elf(view[match.start() :]).size
-        yield view[match.start() : at]
+        start = match.start()
+        at = start + Elf(view[start:]).size
+        if at > len(view):
+            raise Damaged(f"an ELF file at {start:#x} that ends at {at:#x}, after what holds it ({len(view):#x} bytes)")
+        yield view[start:at]
 
 
 @functools.cache
