@@ -27,8 +27,12 @@ def report(wheel: Path) -> dict[str, Any]:
         "component": "tiny",
         "target": "sm100",
         "tier": "official",
-        "passed": True,
-        "findings": [{"code": "AW416"}, {"code": "AW418"}],
+        "verdict": "unknown",
+        "findings": [
+            {"code": "AW416", "passed": True},
+            {"code": "AW418", "passed": True},
+            {"code": "AW424", "passed": False},
+        ],
         "arches": ["sm_100a"],
         "not_verified": ["correct: no device"],
     }
@@ -68,7 +72,7 @@ def test_a_wheel_that_is_gone_has_no_evidence(wheel: Path) -> None:
     assert list(read_evidence(wheel.parent)) == []
 
 
-@pytest.mark.parametrize("changes", [{"passed": False}, {"wheel": "/dist/another-1.0-py3-none-any.whl"}])
+@pytest.mark.parametrize("changes", [{"verdict": "failed"}, {"wheel": "/dist/another-1.0-py3-none-any.whl"}])
 def test_there_is_no_evidence_of_a_failure(changes: dict[str, Any], wheel: Path) -> None:
     told = {**report(wheel), **changes}
     with pytest.raises(ValueError, match="has not passed"):

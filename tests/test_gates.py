@@ -15,7 +15,7 @@ from archwright.components import Component
 from archwright.cubin import Cubin
 from archwright.elf import Dynamic
 from archwright.errors import CATALOGUE
-from archwright.gates import GATES, Finding, Subject, gate_error, pass_gates
+from archwright.gates import GATES, Finding, Subject, Verdict, gate_error, pass_gates
 from archwright.kernels import Binary, DeviceCode, KernelFacts, Ptx
 from archwright.targets import target_table
 from archwright.wheelfile import read_wheel
@@ -80,7 +80,7 @@ def make(
 
 
 def failed(subject: Subject) -> dict[str, tuple[str, ...]]:
-    return {finding.code: finding.problems for finding in pass_gates(subject) if not finding.passed}
+    return {finding.code: finding.problems for finding in pass_gates(subject) if finding.verdict is Verdict.FAILED}
 
 
 def test_the_undoctored_wheel_passes_every_gate(make: Callable[..., Subject]) -> None:
@@ -88,6 +88,7 @@ def test_the_undoctored_wheel_passes_every_gate(make: Callable[..., Subject]) ->
     assert [finding.code for finding in findings] == [gate.code for gate in GATES]
     assert [finding for finding in findings if not finding.passed] == []
     assert gate_error(findings, "tiny.whl") is None
+    assert all(finding.verdict is Verdict.PASSED for finding in findings)
 
 
 def test_every_gate_has_a_code_of_its_own() -> None:

@@ -43,7 +43,7 @@ def bad(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
 def test_a_wheel_that_passes(wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(wheel)]) == 0
     out = capsys.readouterr().out
-    assert NAME in out and "passed (12 gates)" in out
+    assert NAME in out and "passed (13 gates)" in out
     assert "correct, performs: not verified here" in out, "case A3"
 
 
@@ -64,7 +64,7 @@ def test_json_holds_everything_and_nothing_else_is_printed(
     assert [entry["passed"] for entry in data["wheels"]] == [True, False]
     for entry in data["wheels"]:
         assert {"wheel", "sha256", "bytes", "findings", "kernels", "not_verified"} <= set(entry)
-        assert len(entry["findings"]) == 12
+        assert len(entry["findings"]) == 13
 
 
 def test_one_that_cannot_be_read_does_not_hide_the_others(

@@ -7,12 +7,15 @@ needs for the whole wheel. Every offset is checked against the file; nothing is 
 
 from __future__ import annotations
 
+import functools
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 __all__ = [
     "CUDA",
+    "HIIPU",
     "RELOCATABLE",
     "SECTION_NOBITS",
     "SECTION_PROGBITS",
@@ -21,10 +24,12 @@ __all__ = [
     "Elf",
     "Section",
     "Symbol",
+    "embedded_elfs",
 ]
 
-#: e_machine of cubins, and e_type of files that still need a link.
+#: e_machine of cubins and of Ascend device code (EM_HIIPU), and e_type of files that still need a link.
 CUDA = 190
+HIIPU = 0x1029
 RELOCATABLE = 1
 
 SECTION_PROGBITS, SECTION_NOBITS = 1, 8
@@ -55,10 +60,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """`kind` is the low half of st_info (1 object, 2 function); `section` an index into `Elf.sections`."""
+    """`kind` is the low half of st_info (1 object, 2 function), `binding` the high one (0 local, 1 global, 2 weak);
+    `section` is an index into `Elf.sections`."""
 
     name: str
     kind: int
+    binding: int
     other: int
     section: int
     value: int
@@ -150,7 +157,7 @@ class Elf:
                 if len(content) % 24:
                     raise Damaged("a symbol table with a part of a symbol")
                 for name, info, other, index, value, size in struct.Struct("<IBBHQQ").iter_unpack(content):
-                    yield Symbol(self.string(section.link, name), info & 15, other, index, value, size)
+                    yield Symbol(self.string(section.link, name), info & 15, info >> 4, other, index, value, size)
 
     def notes(self) -> Iterator[tuple[str, str, int, memoryview]]:
         """(section, owner, type, description) of each note. cubins align them to 4 bytes."""
@@ -203,6 +210,24 @@ class Elf:
             at += following
             if (left := left - 1) <= 0:
                 raise Damaged("records of needed versions overlap")
+
+
+def embedded_elfs(data: bytes | memoryview, machine: int) -> Iterator[memoryview]:
+    """The ELF files for `machine` that lie in `data` as they are: one that is the whole of it, or several among other
+    bytes. Raises Damaged for one that is cut off."""
+    view, at = memoryview(data), 0
+    while match := _header(machine).search(view, at):
+        start = match.start()
+        at = start + Elf(view[start:]).size
+        if at > len(view):
+            raise Damaged(f"an ELF file at {start:#x} that ends at {at:#x}, after what holds it ({len(view):#x} bytes)")
+        yield view[start:at]
+
+
+@functools.cache
+def _header(machine: int) -> re.Pattern[bytes]:
+    """How such a file begins, up to its machine."""
+    return re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(machine.to_bytes(2, "little")), re.S)
 
 
 def _printable(text: str) -> str:

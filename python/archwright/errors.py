@@ -111,6 +111,7 @@ CATALOGUE: dict[str, ErrorKind] = {
     "AW421": ErrorKind("two builds differ", Exit.CHECK_FAILED),
     "AW422": ErrorKind("wheel of another toolkit", Exit.CHECK_FAILED),
     "AW423": ErrorKind("disassembler failed", Exit.UNFIT),
+    "AW424": ErrorKind("Ascend device code is not what the wheel promises", Exit.CHECK_FAILED),
     # 5xx: builds
     "AW501": ErrorKind("a command failed", Exit.BUILD_FAILED),
     "AW502": ErrorKind("the compiler was killed", Exit.BUILD_FAILED),

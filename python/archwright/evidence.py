@@ -69,8 +69,8 @@ def write_evidence(
     """Record that `wheel` passed: `report` is the inspection of it as a mapping, `toolchain` what it was built with.
 
     `freeze` is the digest of the freeze record of the environment that it was built in.
-    Raises AW705 for a level above 1 under a simulated device, and ValueError for an inspection that did not pass:
-    there is no evidence of a failure.
+    Raises AW705 for a level above 1 under a simulated device, and ValueError for an inspection that failed: there is
+    no evidence of a failure.
     """
     if level > 1 and os.environ.get("ARCHWRIGHT_SIMULATED_DEVICE"):
         raise fail(
@@ -80,7 +80,7 @@ def write_evidence(
             why="nothing is computed there: it cannot show that a kernel is correct or fast",
             fix="run it on a machine with the device",
         )
-    if not report["passed"] or Path(report["wheel"]).name != wheel.name:
+    if report["verdict"] == "failed" or Path(report["wheel"]).name != wheel.name:
         raise ValueError(f"{wheel.name} has not passed inspection")
     evidence = Evidence(
         level=level,
@@ -91,7 +91,7 @@ def write_evidence(
         target=report["target"],
         tier=report["tier"],
         arches=tuple(report["arches"]),
-        gates=tuple(finding["code"] for finding in report["findings"]),
+        gates=tuple(finding["code"] for finding in report["findings"] if finding["passed"]),
         toolchain=toolchain,
         machine={
             "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),

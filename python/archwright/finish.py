@@ -27,7 +27,7 @@ from .abi import Abi, read_abi
 from .components import Component
 from .elf import Damaged
 from .gates import gate_error, missing_files, refusal
-from .inspection import Promise, inspect_wheel, unreadable
+from .inspection import DEVICE_COMPILE, Promise, inspect_wheel, unreadable
 from .kernels import DeviceCode, has_host_code, read_device_code
 from .project import write_errors
 from .ptxas import Key, Report
@@ -164,7 +164,9 @@ def _record(
             "libraries": sorted({name for binary in code.binaries for name in binary.dynamic.needed}),
         },
         "kernels": [kernel.as_dict() for kernel in code.kernels],
+        **({"inventory": code.inventory} if request.target.is_ascend else {}),
         "claims": {
+            **({"device_compile": DEVICE_COMPILE} if request.target.is_ascend else {}),
             "compiles": "this wheel was compiled and passed inspection",
             "correct": "not verified here: no device",
             "performs": "not verified here: no device",

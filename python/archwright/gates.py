@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from .abi import newest, numbers, smallest_policy
 from .budget import Budget, check_budget
+from .cce import REL_SECTION, UNKNOWN
 from .components import Component
 from .elf import Dynamic
 from .errors import CATALOGUE, ArchwrightError, fail
 from .kernels import DeviceCode
-from .targets import Target
+from .targets import Target, target_table
 from .traces import find_traces
 from .wheelfile import WheelFile, check_record
 
-__all__ = ["GATES", "Finding", "Gate", "Subject", "gate_error", "missing_files", "pass_gates", "refusal"]
+__all__ = ["GATES", "Finding", "Gate", "Subject", "Verdict", "gate_error", "missing_files", "pass_gates", "refusal"]
+
+#: Names of files in a wheel for Ascend that have to be ELF files; those that match the second one, for the device.
+_BINARY = re.compile(r"\.(so(\.\d+)*|o|aibin|npubin)$")
+_DEVICE_BINARY = re.compile(r"\.(o|aibin|npubin)$")
+_CUDA_LIBRARIES = ("libcuda*.so*", "libnvrtc*.so*", "libcublas*.so*", "libnccl.so*")
+
+
+class Verdict(StrEnum):
+    """What is known: `unknown` is what no public fact lets anybody judge, and never counts as passed."""
+
+    PASSED = "passed"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,12 @@ class Subject:
         )
 
     @property
+    def is_ascend(self) -> bool:
+        """Whether it is for Ascend, by its name or by its record (AW422 fails when those differ)."""
+        recorded = target_table().targets.get(str((self.wheel.archwright() or {}).get("target")))
+        return self.target.is_ascend or (recorded is not None and recorded.is_ascend)
+
+    @property
     def releases(self) -> set[str]:
         """Releases of the ptxas that made the cubins."""
         return {cubin.toolkit for _, _, cubin, _, _ in self.code.cubins}
@@ -54,13 +76,16 @@ class Subject:
 
 @dataclass(frozen=True)
 class Gate:
-    """`check` returns what is wrong, one text a problem; the rest tells what to do about it."""
+    """`check` returns what is wrong, one text a problem, and `unknown` what it cannot judge; the rest tells what to do
+    about it.
+    """
 
     code: str
     needed: str
     why: str
     fix: str
     check: Callable[[Subject], list[str]]
+    unknown: Callable[[Subject], list[str]] = lambda subject: []
 
 
 @dataclass(frozen=True)
@@ -68,13 +93,18 @@ class Finding:
     code: str
     gate: str
     problems: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.FAILED if self.problems else Verdict.UNKNOWN if self.unknown else Verdict.PASSED
 
     @property
     def passed(self) -> bool:
-        return not self.problems
+        return self.verdict is Verdict.PASSED
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "passed": self.passed}
+        return {**asdict(self), "verdict": str(self.verdict), "passed": self.passed}
 
 
 def missing_files(component: Component, names: Iterable[str]) -> list[str]:
@@ -172,6 +202,51 @@ def _kernel_budget(subject: Subject) -> list[str]:
     return problems
 
 
+def _ascend(subject: Subject) -> list[str]:
+    code, target = subject.code, subject.target
+    if not subject.is_ascend:
+        return list(dict.fromkeys(f"{c.member}: Ascend device code in a wheel for {target.name}" for c in code.ascend))
+    problems = [
+        f"{name}: begins with {data[:24]!r}; it is not an ELF file"
+        for name, data in subject.wheel.members.items()
+        if _BINARY.search(name) and data[:4] != b"\x7fELF"
+    ]
+    for binary in code.binaries:
+        if _DEVICE_BINARY.search(binary.member) or binary.processor.startswith("machine-"):
+            problems.append(f"{binary.member}: an ELF file for {binary.processor}, not for Ascend")
+        problems += [
+            f"{binary.member}: needs {library} of CUDA"
+            for library in binary.dynamic.needed
+            if any(fnmatch.fnmatch(library, pattern) for pattern in _CUDA_LIBRARIES)
+        ]
+    for found in code.ascend:
+        where = f"{found.member} {found.section}".rstrip()
+        if found.relocatable and found.section != REL_SECTION:
+            problems.append(f"{where}: not linked (ld.lld -m aicorelinux)")
+        if not found.kernels:
+            problems.append(f"{where}: no entry symbol")
+        if found.arch not in (UNKNOWN, *target.devices):
+            problems.append(f"{where}: device code for {found.soc}; {', '.join(target.devices)} expected")
+    if subject.component.has_device_code and not code.ascend:
+        problems.append("no Ascend device code at all")
+    return problems
+
+
+def _ascend_unknown(subject: Subject) -> list[str]:
+    if not subject.is_ascend:
+        return []
+    arches = {
+        f"{code.member} {code.section}".rstrip(): f"for which chip its code is (e_flags {code.flags:#x})"
+        for code in subject.code.ascend
+        if code.arch == UNKNOWN
+    }
+    carried = {
+        member: f"device code: unknown (needs {', '.join(names)}, and carries none in a known way)"
+        for member, names in subject.code.unknown.items()
+    }
+    return [f"{where}: {what}" for where, what in (arches | carried).items()]
+
+
 def _toolkit(subject: Subject) -> list[str]:
     problems = [
         f"cubins by ptxas {release}, the version says {subject.toolkit}"
@@ -250,6 +325,14 @@ GATES = (
         _platform,
     ),
     Gate(
+        "AW424",
+        "linked Ascend device code with entry symbols, for the target's chips; none in wheels for other targets",
+        "CANN's loader refuses anything else, at the first call on a device",
+        "delete the component's build folder and build again where CANN's bisheng is",
+        _ascend,
+        _ascend_unknown,
+    ),
+    Gate(
         "AW402",
         "symbol versions up to the target's floor",
         "the wheel would not load on systems that the target promises",
@@ -289,7 +372,10 @@ GATES = (
 
 def pass_gates(subject: Subject) -> tuple[Finding, ...]:
     """Ask every gate, in the table's order."""
-    return tuple(Finding(gate.code, CATALOGUE[gate.code].title, tuple(gate.check(subject))) for gate in GATES)
+    return tuple(
+        Finding(gate.code, CATALOGUE[gate.code].title, tuple(gate.check(subject)), tuple(gate.unknown(subject)))
+        for gate in GATES
+    )
 
 
 def refusal(code: str, problem: str, name: str) -> ArchwrightError:
@@ -300,8 +386,8 @@ def refusal(code: str, problem: str, name: str) -> ArchwrightError:
 
 
 def gate_error(findings: tuple[Finding, ...], name: str) -> ArchwrightError | None:
-    """The error of the first gate that failed, with every problem in its detail; None when all passed."""
-    failed = [finding for finding in findings if not finding.passed]
+    """The error of the first gate that failed, with every problem in its detail; None when none did."""
+    failed = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not failed:
         return None
     gate = next(gate for gate in GATES if gate.code == failed[0].code)

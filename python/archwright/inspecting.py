@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .errors import ArchwrightError, Exit, fail
+from .gates import Verdict
 from .inspection import Inspection, inspect_wheel, read_subject, rewrite_budget
 from .project import write_errors
 from .ui import err, print_error, print_json, say
@@ -31,12 +32,12 @@ def inspect_wheels(paths: tuple[Path, ...], *, sass: bool, html: Path | None, wr
             inspection = inspect_wheel(path, disassembler)
         except ArchwrightError as error:
             status = status or error.exit
-            results.append({"wheel": str(path), "passed": False, "error": error.as_dict()})
+            results.append({"wheel": str(path), "verdict": "failed", "passed": False, "error": error.as_dict()})
             if not as_json:
                 print_error(error)
             continue
         inspections.append(inspection)
-        if not inspection.passed:
+        if inspection.verdict is Verdict.FAILED:
             status = Exit.CHECK_FAILED
         if as_json:
             results.append(inspection.as_dict())
@@ -51,7 +52,7 @@ def inspect_wheels(paths: tuple[Path, ...], *, sass: bool, html: Path | None, wr
         with write_errors(html):
             html.write_text(html_page(inspections), encoding="utf-8")
     if as_json:
-        print_json({"passed": status is Exit.DONE, "wheels": results})
+        print_json({"passed": all(result["passed"] for result in results), "wheels": results})
     return int(status)
 
 

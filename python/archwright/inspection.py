@@ -13,15 +13,17 @@ from .components import Component, components
 from .devices import devices
 from .elf import Damaged
 from .errors import ArchwrightError, fail
-from .gates import Finding, Subject, pass_gates
+from .gates import Finding, Subject, Verdict, pass_gates
 from .kernels import read_device_code
 from .targets import Target, Tier, target_table
 from .wheelfile import WheelFile, canonical_name, read_wheel
 
-__all__ = ["Inspection", "Promise", "inspect_wheel", "read_subject", "rewrite_budget", "unreadable"]
+__all__ = ["DEVICE_COMPILE", "Inspection", "Promise", "inspect_wheel", "read_subject", "rewrite_budget", "unreadable"]
 
 #: What an inspection cannot show, said in every report.
 NOT_VERIFIED = ("correct: no device ran these kernels", "performs: no device ran these kernels")
+#: Said besides of every wheel for Ascend: no part of Archwright has met CANN's compiler yet.
+DEVICE_COMPILE = "not verified here"
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,15 @@ class Inspection:
     findings: tuple[Finding, ...]
 
     @property
-    def passed(self) -> bool:
-        return all(finding.passed for finding in self.findings)
+    def verdict(self) -> Verdict:
+        """The worst of what the gates found."""
+        found = {finding.verdict for finding in self.findings}
+        return next((v for v in (Verdict.FAILED, Verdict.UNKNOWN) if v in found), Verdict.PASSED)
+
+    @property
+    def not_verified(self) -> tuple[str, ...]:
+        """What an inspection of this wheel cannot show."""
+        return (*NOT_VERIFIED, f"device_compile: {DEVICE_COMPILE}") if self.subject.is_ascend else NOT_VERIFIED
 
     def as_dict(self) -> dict[str, Any]:
         subject = self.subject
@@ -45,7 +54,9 @@ class Inspection:
             "component": subject.component.name,
             "target": subject.target.name,
             "tier": str(subject.target.tier),
-            "passed": self.passed,
+            "verdict": str(self.verdict),
+            "passed": self.verdict is Verdict.PASSED,
+            **({"device_compile": DEVICE_COMPILE} if subject.is_ascend else {}),
             "findings": [finding.as_dict() for finding in self.findings],
             "arches": sorted({cubin.arch for _, _, cubin, _, _ in code.cubins}),
             "compilers": sorted({note for _, _, cubin, _, _ in code.cubins for note in cubin.notes}),
@@ -53,8 +64,11 @@ class Inspection:
             "compression": sorted({compression or "none" for *_, compression in code.cubins}),
             "kernels": [kernel.as_dict() for kernel in code.kernels],
             "ptx": [vars(ptx) for ptx in code.ptx],
+            "ascend": [found.as_dict() for found in code.ascend],
+            "inventory": code.inventory,
+            "device_code_unknown": sorted(code.unknown),
             "libraries": list(subject.dynamic.needed),
-            "not_verified": list(NOT_VERIFIED),
+            "not_verified": list(self.not_verified),
         }
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .cce import AscendCode, ascend_libraries, carried_code, read_cce
 from .cubin import Cubin, Kernel, ptx_arch, read_cubin
-from .elf import CUDA, SECTION_PROGBITS, Damaged, Dynamic, Elf
+from .elf import CUDA, HIIPU, SECTION_PROGBITS, Damaged, Dynamic, Elf, embedded_elfs
 from .fatbin import MAGIC, Entry, Kind, read_fatbin
 from .ptxas import Key, Report
 
@@ -18,7 +19,6 @@ __all__ = [
     "KernelFacts",
     "Ptx",
     "cubin_payloads",
-    "embedded_cubins",
     "has_host_code",
     "read_device_code",
 ]
@@ -27,8 +27,6 @@ __all__ = [
 _PROCESSORS = {62: "x86_64", 183: "aarch64"}
 _SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 _CONTAINER = re.compile(re.escape(MAGIC) + rb"\x01\x00\x10\x00")
-#: How a cubin begins, up to its machine; TileLang's executables hold cubins as they are, among other constants.
-_CUBIN = re.compile(rb"\x7fELF\x02\x01.{12}" + CUDA.to_bytes(2, "little"), re.S)
 
 
 @dataclass(frozen=True)
@@ -81,12 +79,28 @@ class Binary:
 @dataclass(frozen=True)
 class DeviceCode:
     """Everything found. `cubins` has (member, section, cubin, stored bytes, compression) for each, also those that
-    hold no kernel."""
+    hold no kernel; `ascend` is the device code for Ascend."""
 
     binaries: tuple[Binary, ...]
     cubins: tuple[tuple[str, str, Cubin, int, str], ...]
     ptx: tuple[Ptx, ...]
     kernels: tuple[KernelFacts, ...]
+    ascend: tuple[AscendCode, ...] = ()
+
+    @property
+    def inventory(self) -> dict[str, list[str]]:
+        """The entry symbols of Ascend device code by architecture (case G4)."""
+        found: dict[str, set[str]] = {}
+        for code in self.ascend:
+            found.setdefault(code.arch, set()).update(kernel.name for kernel in code.kernels)
+        return {arch: sorted(names) for arch, names in sorted(found.items())}
+
+    @property
+    def unknown(self) -> dict[str, list[str]]:
+        """Host libraries that need libraries of CANN (those are the values) and carry device code in no known way."""
+        carriers = {code.member for code in self.ascend}
+        needs = {binary.member: ascend_libraries(binary.dynamic.needed) for binary in self.binaries}
+        return {member: names for member, names in needs.items() if names and member not in carriers}
 
     def with_reports(self, reports: Mapping[Key, Report]) -> DeviceCode:
         """The same with the spills of `reports`. A report about other code than the cubin's is not taken."""
@@ -101,18 +115,22 @@ class DeviceCode:
 
 
 def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
-    """Read every member that is an ELF file, a cubin, a container or PTX.
+    """Read every member that is an ELF file, for a host or a device, a container or PTX.
 
     Raises Damaged, naming the member, for one that is not what it begins as.
     """
-    binaries, cubins, ptx = [], [], []
+    binaries, cubins, ptx, ascend = [], [], [], []
     for name, data in members.items():
         try:
             elf = Elf(data) if data[:4] == b"\x7fELF" else None
             if elf and elf.machine == CUDA:
                 cubins.append((name, "", read_cubin(data), len(data), ""))
                 continue
+            if elf and elf.machine == HIIPU:
+                ascend.append(read_cce(data, name))
+                continue
             if elf:
+                ascend += carried_code(elf, name)
                 binaries.append(Binary(name, _PROCESSORS.get(elf.machine, f"machine-{elf.machine}"), elf.dynamic()))
             elif name.endswith(".ptx") and data[:4] != MAGIC:
                 ptx.append(Ptx(name, ptx_arch(data), len(data)))
@@ -126,20 +144,13 @@ def read_device_code(members: Mapping[str, bytes]) -> DeviceCode:
             raise Damaged(f"{name}: {error}") from error
     kernels = [_facts(member, cubin, kernel) for member, _, cubin, _, _ in cubins for kernel in cubin.kernels]
     kernels.sort(key=lambda kernel: (kernel.member, kernel.name, kernel.arch))
-    return DeviceCode(tuple(binaries), tuple(cubins), tuple(ptx), tuple(kernels))
+    return DeviceCode(tuple(binaries), tuple(cubins), tuple(ptx), tuple(kernels), tuple(ascend))
 
 
 def has_host_code(members: Mapping[str, bytes]) -> bool:
     """Whether any member is a binary for the host: only such a wheel is bound to a platform."""
-    return any(data[:4] == b"\x7fELF" and data[18:20] != CUDA.to_bytes(2, "little") for data in members.values())
-
-
-def embedded_cubins(data: bytes | memoryview) -> Iterator[memoryview]:
-    """The cubins that lie in `data` as they are: one that is the whole of it, or several among other bytes."""
-    view, at = memoryview(data), 0
-    while match := _CUBIN.search(view, at):
-        at = match.start() + Elf(view[match.start() :]).size
-        yield view[match.start() : at]
+    devices = [machine.to_bytes(2, "little") for machine in (CUDA, HIIPU)]
+    return any(data[:4] == b"\x7fELF" and data[18:20] not in devices for data in members.values())
 
 
 def cubin_payloads(members: Mapping[str, bytes]) -> Iterator[bytes | memoryview]:
@@ -173,7 +184,7 @@ def _entries(data: bytes, elf: Elf | None) -> Iterator[tuple[str, Entry]]:
 def _plain_cubins(elf: Elf | None) -> Iterator[tuple[str, memoryview]]:
     for section in elf.sections if elf else ():
         if section.type == SECTION_PROGBITS and section.name.startswith((".rodata", ".data")):
-            yield from ((section.name, data) for data in embedded_cubins(elf.bytes_of(section)))  # type: ignore[union-attr]
+            yield from ((section.name, data) for data in embedded_elfs(elf.bytes_of(section), CUDA))  # type: ignore[union-attr]
 
 
 def _cubin(entry: Entry) -> Cubin:

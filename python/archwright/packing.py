@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .cubin import read_cubin
-from .elf import Damaged
-from .kernels import embedded_cubins
+from .elf import CUDA, Damaged, embedded_elfs
 from .project import project_root
 
 __all__ = ["collect"]
@@ -78,7 +77,7 @@ def _kernels(entry: Path, name: str) -> Iterator[dict[str, Any]]:
     """What the manifest says of each kernel in an entry: its resources, and the digest of the cubin it is in."""
     found = False
     for file in sorted(entry.iterdir()):
-        for data in embedded_cubins(file.read_bytes()):
+        for data in embedded_elfs(file.read_bytes(), CUDA):
             cubin, digest = read_cubin(data), hashlib.sha256(data).hexdigest()
             for kernel in cubin.kernels:
                 found = True

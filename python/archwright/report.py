@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .demangle import demangle, short_name
+from .gates import Verdict
 from .ui import out, say
 
 if TYPE_CHECKING:
     from .compare import Comparison
     from .inspection import Inspection
-    from .kernels import KernelFacts
+    from .kernels import DeviceCode, KernelFacts
 
 __all__ = ["html_page", "show_comparison", "show_inspection"]
 
 _HEADINGS = ("kernel", "arch", "registers", "spills", "stack", "shared", "threads", "code", "tensor core", "bulk copy")
-_LEFT = frozenset(["kernel", "arch", "tensor core"])
+_ASCEND_HEADINGS = ("kernel", "arch", "core", "code", "arguments", "e_flags", "file")
+_LEFT = frozenset(["kernel", "arch", "tensor core", "core", "file"])
+_STYLE = {Verdict.PASSED: "green", Verdict.UNKNOWN: "yellow", Verdict.FAILED: "bold red"}
 #: Columns of a terminal below which Rich would cut the names away.
 _WIDE = 150
 #: Families that a person looks for first; `--json` has all of them.
@@ -31,36 +34,55 @@ def show_inspection(inspection: Inspection) -> None:
     say(f"{wheel.path.name}  {wheel.size / 2**20:.2f} MiB", "bold")
     say(f"  sha256 {wheel.sha256}", "dim")
     if kernels:
-        _show_table(_rows(kernels, 56))
+        _show_table(_HEADINGS, _rows(kernels, 56))
         say(f"  {_compilers(inspection)}", "dim")
-    else:
+    if ascend := _ascend_rows(subject.code, 56):
+        _show_table(_ASCEND_HEADINGS, ascend)
+        say(f"  {_inventory(subject.code)}", "dim")
+    for member in subject.code.unknown:
+        say(f"  device code: unknown  {member}", "yellow")
+    if not kernels and not ascend and not subject.code.unknown:
         say("  no device code")
     for finding in inspection.findings:
         for problem in finding.problems:
             say(f"  {finding.code} {finding.gate}: {problem}", "red")
-    failed = [finding.code for finding in inspection.findings if not finding.passed]
-    verdict = f"failed {', '.join(failed)}" if failed else "passed"
-    claim = f"({len(inspection.findings)} gates); correct, performs: not verified here (no device)"
-    say(f"  {verdict} {claim}", "bold red" if failed else "green")
+        for what in finding.unknown:
+            say(f"  {finding.code} unknown, not verified here: {what}", "yellow")
+    claim = f"({len(inspection.findings)} gates); {_claims(inspection)} (no device)"
+    say(f"  {_words(inspection)} {claim}", _STYLE[inspection.verdict])
 
 
-def _show_table(rows: list[list[str]]) -> None:
+def _words(inspection: Inspection) -> str:
+    """The verdict with the gates that it is from: `failed AW416`; `unknown AW424: not verified here`."""
+    verdict = inspection.verdict
+    codes = [finding.code for finding in inspection.findings if finding.verdict is verdict]
+    if verdict is Verdict.PASSED:
+        return "passed"
+    return f"{verdict} {', '.join(codes)}" + (": not verified here" if verdict is Verdict.UNKNOWN else "")
+
+
+def _claims(inspection: Inspection) -> str:
+    device_compile = "device_compile: not verified here; " if inspection.subject.is_ascend else ""
+    return f"{device_compile}correct, performs: not verified here"
+
+
+def _show_table(headings: Sequence[str], rows: list[list[str]]) -> None:
     """A table in a terminal that is wide enough; elsewhere the same columns as plain lines, one a kernel."""
     if sys.stdout.isatty() and out().width >= _WIDE:
         from rich.markup import escape
         from rich.table import Table
 
         table = Table(pad_edge=False, box=None)
-        for heading in _HEADINGS:
+        for heading in headings:
             table.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=True)
         for row in rows:
             table.add_row(*map(escape, row))
         out().print(table)
         return
-    rows = [list(_HEADINGS), *rows]
+    rows = [list(headings), *rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = zip(_HEADINGS, row, widths, strict=True)
+        cells = zip(headings, row, widths, strict=True)
         line = "  ".join(text.ljust(width) if heading in _LEFT else text.rjust(width) for heading, text, width in cells)
         print(line.rstrip())
 
@@ -116,6 +138,29 @@ def _rows(kernels: Iterable[KernelFacts], width: int) -> list[list[str]]:
     ]
 
 
+def _ascend_rows(code: DeviceCode, width: int) -> list[list[str]]:
+    """One row for each entry symbol of Ascend device code, with `_ASCEND_HEADINGS` as columns."""
+    rows = [
+        [
+            short_name(demangle(kernel.name), width),
+            found.arch,
+            kernel.core,
+            str(kernel.code),
+            "?" if kernel.arguments is None else str(kernel.arguments),
+            f"{found.flags:#x}",
+            f"{found.member} {found.section}".rstrip(),
+        ]
+        for found in code.ascend
+        for kernel in found.kernels
+    ]
+    return [list(row) for row in dict.fromkeys(map(tuple, rows))]
+
+
+def _inventory(code: DeviceCode) -> str:
+    counts = ", ".join(f"{len(names)} for {arch}" for arch, names in code.inventory.items())
+    return f"entry symbols of {len(code.ascend)} CCE ELF files: {counts}"
+
+
 def _compilers(inspection: Inspection) -> str:
     code = inspection.subject.code
     releases = ", ".join(sorted(inspection.subject.releases))
@@ -131,10 +176,11 @@ h2 {{ font-size: 1.05rem; overflow-wrap: anywhere; }}
 table {{ border-collapse: collapse; font-size: 13px; }}
 th, td {{ padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #8884; vertical-align: top; }}
 .left {{ text-align: left; overflow-wrap: anywhere; }}
-.passed {{ color: #08703c; }} .failed {{ color: #b00020; }}
+.passed {{ color: #08703c; }} .unknown {{ color: #8a5a00; }} .failed {{ color: #b00020; }}
 code {{ font-size: 12px; overflow-wrap: anywhere; }}
 @media (prefers-color-scheme: dark) {{
-  body {{ background: #161616; color: #ddd; }} .passed {{ color: #5fd394; }} .failed {{ color: #ff7b87; }}
+  body {{ background: #161616; color: #ddd; }} .passed {{ color: #5fd394; }}
+  .unknown {{ color: #f0b849; }} .failed {{ color: #ff7b87; }}
 }}
 </style>
 <h1>Inspection of {count}</h1>
@@ -153,27 +199,34 @@ def html_page(inspections: Sequence[Inspection]) -> str:
 def _html_wheel(inspection: Inspection) -> str:
     subject = inspection.subject
     wheel, kernels = subject.wheel, subject.code.kernels
-    word = "passed" if inspection.passed else "failed"
+    word = inspection.verdict
     parts = [
         f"<h2>{html.escape(wheel.path.name)}</h2>",
-        f'<p>{wheel.size} bytes, sha256 <code>{wheel.sha256}</code>: <strong class="{word}">{word}</strong></p><ul>',
+        f"<p>{wheel.size} bytes, sha256 <code>{wheel.sha256}</code>: "
+        f'<strong class="{word}">{_words(inspection)}</strong>; {_claims(inspection)}</p><ul>',
     ]
     for finding in inspection.findings:
-        mark = "passed" if finding.passed else "failed"
+        mark = finding.verdict
         parts.append(f'<li><span class="{mark}">{mark}</span> {finding.code} ({html.escape(finding.gate)})')
-        parts += [f"<br><code>{html.escape(problem)}</code>" for problem in finding.problems]
+        parts += [f"<br><code>{html.escape(problem)}</code>" for problem in (*finding.problems, *finding.unknown)]
     parts.append("</ul>")
     if kernels:
-        cells = "".join(f'<th class="{_class(heading)}">{heading}</th>' for heading in _HEADINGS)
-        parts.append(f"<p>{html.escape(_compilers(inspection))}</p><table><tr>{cells}</tr>")
-        for row in _rows(kernels, 400):
-            cells = "".join(
-                f'<td class="{_class(heading)}">{html.escape(text)}</td>'
-                for heading, text in zip(_HEADINGS, row, strict=True)
-            )
-            parts.append(f"<tr>{cells}</tr>")
-        parts.append("</table>")
+        parts += _html_table(_compilers(inspection), _HEADINGS, _rows(kernels, 400))
+    if ascend := _ascend_rows(subject.code, 400):
+        parts += _html_table(_inventory(subject.code), _ASCEND_HEADINGS, ascend)
     return "\n".join(parts)
+
+
+def _html_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    cells = "".join(f'<th class="{_class(heading)}">{heading}</th>' for heading in headings)
+    yield f"<p>{html.escape(caption)}</p><table><tr>{cells}</tr>"
+    for row in rows:
+        cells = "".join(
+            f'<td class="{_class(heading)}">{html.escape(text)}</td>'
+            for heading, text in zip(headings, row, strict=True)
+        )
+        yield f"<tr>{cells}</tr>"
+    yield "</table>"
 
 
 def _class(heading: str) -> str:

@@ -57,6 +57,10 @@ class Target:
     cann: Version | None = None
 
     @property
+    def is_ascend(self) -> bool:
+        return self.vendor == "huawei"
+
+    @property
     def flag(self) -> str:
         """What a command for this target has to end with."""
         return " --experimental" if self.tier is Tier.EXPERIMENTAL else ""

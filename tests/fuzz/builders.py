@@ -134,6 +134,65 @@ def cubin(
     return elf(everything, machine=190, kind=kind, flags=number << 8 | 2, abi=abi)
 
 
+#: e_machine of Ascend device code.
+HIIPU = 0x1029
+
+
+@dataclass(frozen=True)
+class FakeEntry:
+    """A function of Ascend device code: `binding` 1 is global; `arguments` in bytes and `kernel_type` when recorded."""
+
+    name: str
+    code: int = 128
+    arguments: int | None = 16
+    kernel_type: int | None = None
+    binding: int = 1
+    other: int = 0
+    kind: int = 2
+
+
+def cce(
+    entries: Iterable[FakeEntry] = (FakeEntry("run"),),
+    *,
+    kind: int = 2,
+    flags: int = 0x990000,
+    section: int = 2,
+    parts: Iterable[Part] = (),
+) -> bytes:
+    """A CCE ELF file as bisheng writes it. Sections: 2 code, 3 sizes of arguments, 4 comment, 5 names, 6 symbols."""
+    entries = list(entries)
+    names, at = strings(*(entry.name for entry in entries), *(f"{entry.name}__" for entry in entries))
+    symbols, sizes, meta, where = bytearray(24), bytearray(), [], 0
+    for entry in entries:
+        info = entry.binding << 4 | entry.kind
+        symbols += struct.pack("<IBBHQQ", at[entry.name], info, entry.other, section, where, entry.code)
+        where += entry.code
+        if entry.arguments is not None:
+            symbols += struct.pack("<IBBHQQ", at[f"{entry.name}__"], 0x21, 0, 3, len(sizes), 4)
+            sizes += struct.pack("<I", entry.arguments)
+        if entry.kernel_type is not None:
+            # a record of another kind first, as torch_npu's own code has
+            records = struct.pack("<HHIHHI", 12, 4, 1, 1, 4, entry.kernel_type)
+            meta.append(Part(f".ascend.meta.{entry.name}", NOTE, records))
+    fixed = [
+        Part(".text", PROGBITS, bytes(where)),
+        Part("__CCE_KernelArgSize", PROGBITS, bytes(sizes)),
+        Part(".comment", PROGBITS, b"Linker: LLD 15.0.5\0"),
+        Part(".strtab", STRTAB, names),
+        Part(".symtab", SYMTAB, bytes(symbols), 5),
+    ]
+    return elf([*fixed, *meta, *parts], machine=HIIPU, kind=kind, flags=flags)
+
+
+def ascend_kernels(*entries: tuple[int, bytes], version: int = 1, count: int | None = None) -> bytes:
+    """The content of a section `.ascend.kernel.<SoC>.<library>`: (kind, CCE ELF file) of each entry."""
+    content = struct.pack("<II", version, len(entries) if count is None else count)
+    for kind, data in entries:
+        padded = data + bytes(-len(data) % 4)
+        content += struct.pack("<III", kind, len(padded), len(data)) + padded
+    return content
+
+
 def entry(
     payload: bytes,
     *,
@@ -189,4 +248,12 @@ def everything() -> dict[str, bytes]:
         "zstd.fatbin": both + bytes(8) + container(packed(small, "zstd")),
         "library.so": library(["libc.so.6", "libstdc++.so.6"], ["$ORIGIN"], versions, [fatbin]),
         "code.ptx": ptx(),
+        "kernel.aibin": cce([FakeEntry("run_mix_aic", kernel_type=4), FakeEntry("run_mix_aiv"), FakeEntry("help")]),
+        "ascend.so": library(
+            ["libascendcl.so"],
+            parts=[
+                Part(".aicore_binary", PROGBITS, cce()),
+                Part(".ascend.kernel.ascend950pr_9599.ops", PROGBITS, ascend_kernels((1, cce()), (0, cce()))),
+            ],
+        ),
     }
