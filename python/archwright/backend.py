@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .ascend import ascend_values
 from .cellock import cell_lock
 from .components import Component, components, select_cells
 from .environment import Environment, environment_of_prefix, use_nccl_root
@@ -378,8 +377,8 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "CMAKE_CXX_COMPILER_LAUNCHER": compile_launcher,
         "CMAKE_CXX_FLAGS_RELEASE": "",  # each component's flags are upstream's
     }
-    if request.target.vendor == "huawei":
-        values |= ascend_values(request)
+    if request.target.is_ascend:
+        values["ARCHWRIGHT_TORCH_NPU"] = environment.runtime_site / "torch_npu"
     else:
         values |= _cuda_values(request, compile_launcher)
     if component.pack:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .ascend import device_compile
 from .backend import build_folder, wheel_version
 from .cellock import HELD, cell_lock
 from .components import Component
@@ -31,7 +30,7 @@ from .evidence import evidence_path, write_evidence
 from .explain import explain_failure
 from .freeze import freeze_for, freeze_path, write_freeze
 from .gates import gate_error
-from .inspection import inspect_wheel
+from .inspection import DEVICE_COMPILE, inspect_wheel
 from .measured import Toolchain, remember, units_for
 from .plan import Plan
 from .pool import Measured, Pool
@@ -155,7 +154,15 @@ def build_wheels(
     seconds = time.monotonic() - start
     counts = (len(went) - cached, cached, len(units) - len(went))
     host_files = len(units) if options.host_only else 0
-    return BuildResult(target.name, wheels, *counts, seconds, tuple(pool.retried), host_files, device_compile(target))
+    return BuildResult(
+        target.name,
+        wheels,
+        *counts,
+        seconds,
+        tuple(pool.retried),
+        host_files,
+        DEVICE_COMPILE if target.is_ascend else None,
+    )
 
 
 class _Run:
