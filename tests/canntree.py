@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,7 @@ import pytest
 
 from archwright import cann
 
-__all__ = ["LAYOUTS", "STAND_IN", "Layout", "activate", "make_cann", "no_cann"]
+__all__ = ["LAYOUTS", "STAND_IN", "Layout", "activate", "arm", "good", "make_cann", "no_cann"]
 
 Layout = Literal["8.x", "9.1", "9.2"]
 
@@ -90,3 +91,17 @@ def no_cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cann, "_SYSTEM", top)
     monkeypatch.setattr(cann, "_SYSTEM_RECORD", tmp_path / "etc" / "ascend_cann_install.info")
     return top
+
+
+@pytest.fixture(autouse=True)
+def arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most Ascend machines are."""
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+
+
+@pytest.fixture
+def good(no_cann: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A whole CANN 9.2.0 that is sourced."""
+    root = make_cann(no_cann / "cann-9.2.0")
+    activate(root, monkeypatch)
+    return root

@@ -25,25 +25,11 @@ from archwright.cann import (
 from archwright.errors import ArchwrightError
 
 from . import canntree
-from .canntree import LAYOUTS, STAND_IN, Layout, activate, make_cann
+from .canntree import LAYOUTS, STAND_IN, Layout, make_cann
 
-no_cann = canntree.no_cann
+no_cann, arm, good = canntree.no_cann, canntree.arm, canntree.good
 
 pytestmark = pytest.mark.usefixtures("no_cann")
-
-
-@pytest.fixture(autouse=True)
-def arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most Ascend machines are."""
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-
-
-@pytest.fixture
-def good(no_cann: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A whole CANN 9.2.0 that is sourced."""
-    root = make_cann(no_cann / "cann-9.2.0")
-    activate(root, monkeypatch)
-    return root
 
 
 # ------------------------------------------------------------------------------------------------ one installation

@@ -21,25 +21,11 @@ from archwright.targets import target_table
 from . import canntree
 from .canntree import LAYOUTS, Layout, activate, make_cann
 
-no_cann = canntree.no_cann
+no_cann, arm, good = canntree.no_cann, canntree.arm, canntree.good
 
 ASCEND = target_table().targets["ascend950"]
 
 pytestmark = pytest.mark.usefixtures("no_cann")
-
-
-@pytest.fixture(autouse=True)
-def arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most Ascend machines are."""
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-
-
-@pytest.fixture
-def good(no_cann: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A whole CANN 9.2.0 that is sourced."""
-    root = make_cann(no_cann / "cann-9.2.0")
-    activate(root, monkeypatch)
-    return root
 
 
 def rows() -> dict[str, Finding]:
