@@ -39,6 +39,8 @@ from .project import require_space, write_errors
 from .sources import fetch
 from .targets import Gencode, Target, Tier
 
+__all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels", "interruptible"]
+
 #: Run in a component's folder, with the settings as words.
 _HOST_ONLY = """\
 import sys
@@ -46,8 +48,6 @@ sys.path.insert(0, "backend")
 from component_backend import compile_host_files
 compile_host_files(dict(word.split("=", 1) for word in sys.argv[1:]))
 """
-
-__all__ = ["BuildOptions", "BuildResult", "BuiltWheel", "Observer", "build_wheels", "interruptible"]
 
 
 @dataclass(frozen=True)
