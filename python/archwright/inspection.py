@@ -173,6 +173,7 @@ def _promise_of(wheel: WheelFile) -> Promise:
             why="the version tells which toolkit and target a wheel is for; nothing else is believed",
             fix="never rename wheels: build it with `archwright build`",
         )
+    component = component.of(target)
     if component.pack:
         return Promise(component, target, (component.pack.arches[devices()[asked[0]].capability],), toolkit)
     arches = tuple(names[word] for word in asked) or tuple(g.name for g in target.gencodes)
