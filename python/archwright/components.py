@@ -22,6 +22,7 @@ __all__ = [
     "Pack",
     "Unit",
     "Unreached",
+    "available_components",
     "components",
     "find_component",
     "matrix",
@@ -220,6 +221,15 @@ def components() -> dict[str, Component]:
 def matrix() -> tuple[Cell, ...]:
     """The whole matrix: every component on every target and processor."""
     return tuple(cell for component in components().values() for cell in component.cells)
+
+
+def available_components(target: Target, processor: str) -> tuple[Component, ...]:
+    """Those that can be built for `target` on `processor` today, as they are for it."""
+    return tuple(
+        component.of(target)
+        for component in components().values()
+        if any(c.available for c in component.cells if (c.target, c.processor) == (target.name, processor))
+    )
 
 
 def find_component(name: str) -> Component:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from .cannchecks import check_cann, check_torch_npu
 from .compiler import NVCC_MAXIMUM
-from .components import Cell, Component, components
+from .components import available_components, matrix
 from .environment import Environment, find_environment, has_locks
 from .errors import ArchwrightError
 from .findings import Finding, Level, Repair, from_error, is_fit
@@ -57,7 +57,7 @@ def examine(target: Target, *, python: str | None = None) -> tuple[Finding, ...]
         "compiler cache": check_compiler_cache,
         "environment": lambda: _environment(target, python),
     }
-    if target.vendor == "huawei":
+    if target.is_ascend:
         checks["CANN"] = lambda: check_cann(target)
     checks["device"] = check_device
     findings: list[Finding] = []
@@ -78,7 +78,7 @@ def _not_checked(name: str, error: ArchwrightError, findings: list[Finding]) -> 
 
 def _cells(target: Target) -> Iterator[Finding]:
     machine = platform.machine()
-    cells = [c for component in components().values() for c in component.cells if _is_of(c, target, machine)]
+    cells = [c for c in matrix() if (c.target, c.processor) == (target.name, machine)]
     ready = [c.component for c in cells if c.available]
     pending = [c.component for c in cells if c.pending]
     if ready:
@@ -94,10 +94,6 @@ def _cells(target: Target) -> Iterator[Finding]:
         "run `archwright targets` for the matrix",
         "AW105",
     )
-
-
-def _is_of(cell: Cell, target: Target, machine: str) -> bool:
-    return cell.target == target.name and cell.processor == machine
 
 
 def _environment(target: Target, python: str | None) -> Iterator[Finding]:
@@ -133,23 +129,17 @@ def _environment(target: Target, python: str | None) -> Iterator[Finding]:
         yield _gcc_limit(target, found)
     if found is not None:
         yield from _libraries(found, target)
-        if target.vendor == "huawei":
+        if target.is_ascend:
             yield from check_torch_npu(found, target)
-
-
-def _meant(target: Target) -> tuple[Component, ...]:
-    """The components that can be built for `target` here."""
-    machine = platform.machine()
-    return tuple(
-        component
-        for component in components().values()
-        if any(cell.available and _is_of(cell, target, machine) for cell in component.cells)
-    )
 
 
 def _toolkit(found: Environment, target: Target) -> Iterator[Finding]:
     floors = {f"gencode {g.name}": str(g.nvcc) for g in target.gencodes}
-    floors |= {component.name: component.nvcc_floor for component in _meant(target) if component.nvcc_floor}
+    floors |= {
+        component.name: component.nvcc_floor
+        for component in available_components(target, platform.machine())
+        if component.nvcc_floor
+    }
     again = with_tool("env", "create", target.name, "--again")
     try:
         check_nvcc_floor(found.nvcc, floors)
@@ -209,7 +199,7 @@ def _header_limit(found: Environment) -> int | None:
 
 def _libraries(found: Environment, target: Target) -> Iterator[Finding]:
     yield Finding("torch", Level.OK, f"{found.torch} (read from its metadata, not imported)", code="AW307")
-    floors = [component.nccl for component in _meant(target) if component.nccl]
+    floors = [component.nccl for component in available_components(target, platform.machine()) if component.nccl]
     if not floors:
         return
     floor = max(floors, key=_numbers)

@@ -53,7 +53,7 @@ def freeze(environment: Environment, model: str | None = None) -> dict[str, Any]
         "engine": _source(components()["engine"]),
         "components": {name: _source(c) for name, c in components().items() if name != "engine"},
         "cuda": {"nvcc": environment.nvcc, "release": environment.toolkit_release} if environment.nvcc else None,
-        "cann": _cann() if target.vendor == "huawei" else None,
+        "cann": _cann() if target.is_ascend else None,
         "driver": _driver(target.vendor),
         "compiler": {
             "gcc": environment.gcc,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .compiler import MAXIMUM, MINIMUM, find_compiler, too_new_compiler
-from .components import Component, components
+from .components import available_components
 from .debian import COMPILER_RELEASE, can_provision
 from .errors import ArchwrightError
 from .findings import Finding, Level, Repair, from_error
@@ -162,7 +162,7 @@ def _libdw(present: bool, cxx: str) -> Finding:
 
 def check_memory(target: Target) -> Iterator[Finding]:
     """What `build` without component names would plan with: measured figures where there are any."""
-    chosen = tuple(c for c in components().values() if c.units and not c.pack and _can_be_built(c, target))
+    chosen = tuple(c for c in available_components(target, platform.machine()) if c.units and not c.pack)
     try:
         plan = make_plan(target, chosen, target.gencodes) if chosen else None
     except ArchwrightError as error:
@@ -177,11 +177,6 @@ def check_memory(target: Target) -> Iterator[Finding]:
         text = f"{plan.memory_mib / 1024:.1f} GiB to plan with, {plan.jobs} jobs, at most {plan.peak_mib / 1024:.1f} "
         text += f"GiB at once ({plan.measured} of {plan.files} files measured here)"
     yield Finding("memory", Level.OK, text, code="AW309")
-
-
-def _can_be_built(component: Component, target: Target) -> bool:
-    machine = platform.machine()
-    return any(c.available for c in component.cells if (c.target, c.processor) == (target.name, machine))
 
 
 def check_locale() -> Iterator[Finding]:
