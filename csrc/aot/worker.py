@@ -1,4 +1,5 @@
-"""Runs the cases of operations under the simulated device and writes down which kernels they used.
+"""Runs the cases of operations under the simulated device, or lowers them for Ascend, and writes down which kernels
+they used.
 
 The build of an AOT pack starts it once per process of the recipe, with the Python of the runtime half: upstream's own
 host code chooses its kernels and compiles them into the caches that this script names. Nothing of `archwright` is
@@ -16,14 +17,17 @@ kept. The result is written whole or not at all.
 """
 
 import argparse
+import atexit
 import importlib.util
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
 
+import ascend_lowering
 import tilelang_cache
 
 #: Variables of DeepJIT's two users, each with its own prefix, and of TileLang.
@@ -51,8 +55,10 @@ class Model:
         return sorted({n for phase in phases or self._facts["tokens"] for n in self._facts["tokens"][phase]})
 
 
-class Caches:
+class JitCaches:
     """The JIT caches under one folder, and what of them was used."""
+
+    outcome = "compiled"
 
     def __init__(self, folder):
         self.folder = folder
@@ -81,6 +87,21 @@ class Caches:
 START = time.time_ns()
 
 
+def lowering(figures, folder):
+    """What is lowered for an Ascend device is kept in `folder`."""
+    ascend_lowering.install(figures)
+    ascend_lowering.engine_arguments()
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = tempfile.TemporaryDirectory()  # TileLang keeps kernels in memory only where it may write them too
+    atexit.register(scratch.cleanup)
+    os.environ["TILELANG_CACHE_DIR"] = scratch.name
+    from tilelang.env import TILELANG_TEMPLATE_PATH
+
+    sources = ascend_lowering.Sources(folder / "ascend", TILELANG_TEMPLATE_PATH)
+    sources.watch()
+    return sources
+
+
 def load(path):
     """Import the case file by its path; it may import others beside it."""
     sys.path.insert(0, str(path.parent))
@@ -94,7 +115,7 @@ def run(operation, model, caches, expected):
     """The cases of `operation`, each with its outcome. Raises what a case raised when it was expected to work."""
     results = []
     for shape, call in operation(model):
-        result = {"shape": shape, "outcome": "compiled", "reason": ""}
+        result = {"shape": shape, "outcome": caches.outcome, "reason": ""}
         try:
             call()
             import torch
@@ -127,10 +148,13 @@ def main():
     parser.add_argument("-c", dest="facts", type=Path, required=True)
     parser.add_argument("-o", dest="out", type=Path, required=True)
     options = parser.parse_args()
-    if not os.environ.get("ARCHWRIGHT_SIMULATED_DEVICE"):
-        sys.exit("worker.py: not under the simulated device")
     facts = json.loads(options.facts.read_text())
-    caches = Caches(options.cache)
+    if figures := os.environ.get("ARCHWRIGHT_LOWER"):
+        caches = lowering(json.loads(figures), options.cache)
+    elif os.environ.get("ARCHWRIGHT_SIMULATED_DEVICE"):
+        caches = JitCaches(options.cache)
+    else:
+        sys.exit("worker.py: neither under the simulated device nor lowering for Ascend")
     cases, model = load(options.cases), Model(facts)
     try:
         results = [

@@ -7,8 +7,6 @@ from case_tools import one_case, per_tokens
 from casekit import empty, float32
 from engine_import import apply_worker_settings
 
-#: mhc_ops.py:N_SPLITS_CUDA
-SPLITS = 16
 #: hugging_face/config.py:_GPT_DEFAULTS["hc_post_mult_value"]
 POST_MULTIPLIER = 2.0
 
@@ -18,6 +16,13 @@ def _mhc():
 
     apply_worker_settings()
     return mhc
+
+
+def _splits():
+    """mhc_ops.py: N_SPLITS_ASCEND, N_SPLITS_CUDA."""
+    from tile_kernels.config import is_ascend
+
+    return 1 if is_ascend() else 16
 
 
 def _mixes(model):
@@ -114,14 +119,14 @@ def mhc_reduce_partials_and_rmsnorm_fwd(model):
     def call(tokens):
         mixes = _mixes(model)
         _mhc().mhc_reduce_partials_and_rmsnorm_fwd(
-            float32(SPLITS, tokens, 1, mixes),
-            float32(SPLITS, tokens, 1),
+            float32(_splits(), tokens, 1, mixes),
+            float32(_splits(), tokens, 1),
             float32(tokens, 1, mixes),
             float32(tokens, 1),
             float32(tokens, mixes),
             rms_group_size=model.hc_mult * model.hidden_size,
             rms_eps=model.rms_norm_eps,
-            n_splits=SPLITS,
+            n_splits=_splits(),
         )
 
     yield from per_tokens(model, call)
@@ -133,8 +138,8 @@ def mhc_pre_big_fuse_fwd(model):
     def call(tokens):
         hc, hidden, mixes = model.hc_mult, model.hidden_size, _mixes(model)
         _mhc().mhc_pre_big_fuse_fwd(
-            float32(SPLITS, tokens, mixes),
-            float32(SPLITS, tokens),
+            float32(_splits(), tokens, mixes),
+            float32(_splits(), tokens),
             float32(3),
             float32(mixes),
             empty(tokens, hc, hidden),
@@ -146,7 +151,7 @@ def mhc_pre_big_fuse_fwd(model):
             model.hc_eps,
             POST_MULTIPLIER,
             model.hc_sinkhorn_iters,
-            n_splits=SPLITS,
+            n_splits=_splits(),
         )
 
     yield from per_tokens(model, call)

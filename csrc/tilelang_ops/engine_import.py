@@ -40,13 +40,16 @@ def op(module, name):
 
 
 def apply_worker_settings():
-    """What DeepInfer sets in every worker on CUDA: it is compiled into tile-kernels' kernels.
+    """What DeepInfer sets in every worker: it is compiled into tile-kernels' kernels.
 
     worker/runtime_config.py:configure_worker_kernels.
     """
     import tile_kernels
 
-    tile_kernels.set_pdl(True)
+    if tile_kernels.config.is_ascend():
+        tile_kernels.use_deterministic_algorithms(True)
+    else:
+        tile_kernels.set_pdl(True)
 
 
 def prepare():

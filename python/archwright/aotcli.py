@@ -6,9 +6,11 @@ import os
 import tempfile
 from json import dumps as json_text
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from .errors import fail
 from .indexes import Installer
 from .options import (
     PATH,
@@ -29,7 +31,10 @@ from .options import (
     verbose_option,
 )
 from .project import wheels_folder
-from .ui import err
+from .ui import err, out
+
+if TYPE_CHECKING:
+    from .build import BuildResult
 
 __all__ = ["aot", "simulate"]
 
@@ -80,6 +85,7 @@ def simulate(
 @names_argument
 @click.option("--shapes", metavar="FILE", help="Shape file, or the name of a shipped one.")
 @click.option("--device", metavar="NAME", help="Device that is simulated. Default: the pack's for TARGET.")
+@click.option("--lower-only", is_flag=True, help="For Ascend: make the source pack and compile nothing; needs no CANN.")
 @out_option
 @jobs_option
 @memory_option
@@ -96,6 +102,7 @@ def aot(
     names: tuple[str, ...],
     shapes: str | None,
     device: str | None,
+    lower_only: bool,
     out: Path | None,
     jobs: int | None,
     memory: int | None,
@@ -113,6 +120,7 @@ def aot(
     from .build import BuildOptions, build_wheels
     from .components import select_cells
     from .environment import create_environment
+    from .lowering import compile_pack, require_cann
     from .packs import DEFAULT_SHAPES, library_missing, pack_device
     from .plan import make_plan
     from .shapes import load_shapes
@@ -122,6 +130,17 @@ def aot(
     chosen = select_cells(chosen_target, names, os.uname().machine, experimental=experimental, packs=True)
     for component in chosen:
         pack_device(component, chosen_target, device)
+    cann = None
+    if lower_only and not chosen_target.is_ascend:
+        raise fail(
+            "AW109",
+            found=f"--lower-only for {chosen_target.name}",
+            needed="an Ascend target",
+            why="kernels for CUDA devices are compiled here: their compiler is in the environment",
+            fix="leave it out",
+        )
+    if chosen_target.is_ascend and not lower_only:
+        cann = require_cann(chosen_target)
     if shapes and Path(shapes).is_file():
         shapes = str(Path(shapes).absolute())  # the builds run elsewhere
     load_shapes(shapes or DEFAULT_SHAPES)  # before anything slow
@@ -132,7 +151,8 @@ def aot(
     source = package_source(chosen_target, installer, offline, None, news)
     environment = create_environment(chosen_target, python=python, source=source, report=news)
     options = BuildOptions(offline=source.offline, wait=not no_wait, device=device, shapes=shapes)
-    libraries = library_missing(chosen, chosen_target, environment)
+    # kernels are lowered from the library's sources: a wheel of it would need CANN
+    libraries = () if chosen_target.is_ascend else library_missing(chosen, chosen_target, environment)
     if libraries:
         missing = ", ".join(library.name for library in libraries)
         news(f"first the libraries that are not in dist/{chosen_target.name} as their recipes are now: {missing}")
@@ -144,3 +164,29 @@ def aot(
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
     render.show_built(plan, result, json=json)
+    if chosen_target.is_ascend and not json:
+        _show_lowered(result)
+    if cann is not None:
+        for wheel in result.wheels:
+            if status := compile_pack(wheel.path, environment, cann):
+                raise fail(
+                    "AW501",
+                    found=f"compiling the kernels of {wheel.path.name} with {cann.bisheng} ended with status {status}",
+                    needed="every kernel to compile",
+                    why="the compiler's messages are above; those that compiled are in TileLang's cache",
+                    fix="send the output and the wheel back to Archwright: docs/ascend.md",
+                )
+
+
+def _show_lowered(result: BuildResult) -> None:
+    """How many operations of how many were lowered, and what upstream said of the others."""
+    from .manifests import LOWERED, read_manifest
+
+    for wheel in result.wheels:
+        operations = read_manifest(wheel.path).operations
+        whole = [operation for operation in operations if set(operation.outcomes) == {LOWERED}]
+        kernels = {kernel for operation in operations for kernel in operation.kernels}
+        out().print(f"  lowered: {len(whole)} of {len(operations)} operations, {len(kernels)} kernels", markup=False)
+        for operation in operations:
+            for reason in operation.reasons:
+                out().print(f"    {operation.name}: {reason}", style="yellow", markup=False)

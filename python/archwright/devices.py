@@ -1,4 +1,4 @@
-"""The devices that can be simulated (`devices.toml`): what a program under the simulated device is told."""
+"""The devices of `devices.toml`: those that can be simulated, and NPUs that kernels are lowered for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ __all__ = ["Device", "devices", "find_device"]
 
 @dataclass(frozen=True)
 class Device:
-    """One device. `figures` are in bytes, kHz, bits or plain counts; `assumed` names its own without a source."""
+    """One device. `figures` are in bytes, kHz, bits or plain counts; `assumed` names its own without a source.
+
+    `capability` of an NPU is its architecture, such as dav-3510; it cannot be simulated.
+    """
 
     name: str
     title: str
     capability: str
     figures: dict[str, int]
     assumed: tuple[str, ...]
+
+    @property
+    def is_npu(self) -> bool:
+        return not self.capability[0].isdigit()
 
     def as_text(self) -> str:
         """The figures as csrc/simdevice reads them."""
@@ -41,7 +48,10 @@ def devices() -> dict[str, Device]:
     for name, entry in data["devices"].items():
         own = {key: figure for key, figure in entry.items() if isinstance(figure, dict)}
         sources += [figure["source"] for figure in own.values()]
-        tables = (shared["common"], shared["queried"], shared["rest"], shared.get(entry["capability"], {}))
+        cuda = entry["capability"][0].isdigit()
+        tables = (
+            [shared["common"], shared["queried"], shared["rest"], shared.get(entry["capability"], {})] if cuda else []
+        )
         common = {key: value for table in tables for key, value in table.items() if key != "source"}
         result[name] = Device(
             name=name,

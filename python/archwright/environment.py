@@ -84,7 +84,9 @@ class Environment:
 
     @property
     def toolkit_release(self) -> str:
-        """CUDA release as in wheel names: `cu132`."""
+        """CUDA release as in wheel names: `cu132`. For Ascend `lowered`: no build compiles its device code yet."""
+        if not self.nvcc:
+            return "lowered"
         return "cu" + "".join(self.nvcc.split(".")[:2])
 
     @property

@@ -63,6 +63,11 @@ class Subject:
         )
 
     @property
+    def sources(self) -> list[str]:
+        """The lowered sources of a source pack: kernels that a machine with CANN has to compile."""
+        return [name for name in self.wheel.members if name.endswith("/kernel.asc")]
+
+    @property
     def is_ascend(self) -> bool:
         """Whether it is for Ascend, by its name or by its record (AW422 fails when those differ)."""
         recorded = target_table().targets.get(str((self.wheel.archwright() or {}).get("target")))
@@ -227,8 +232,10 @@ def _ascend(subject: Subject) -> list[str]:
             problems.append(f"{where}: no entry symbol")
         if found.arch not in (UNKNOWN, *target.devices):
             problems.append(f"{where}: device code for {found.soc}; {', '.join(target.devices)} expected")
-    if subject.component.has_device_code and not code.ascend:
+    if subject.component.has_device_code and not code.ascend and not subject.sources:
         problems.append("no Ascend device code at all")
+    if subject.sources and (code.ascend or code.binaries):
+        problems.append("binaries in a source pack, which was never compiled")
     return problems
 
 
@@ -244,7 +251,8 @@ def _ascend_unknown(subject: Subject) -> list[str]:
         member: f"device code: unknown (needs {', '.join(names)}, and carries none in a known way)"
         for member, names in subject.code.unknown.items()
     }
-    return [f"{where}: {what}" for where, what in (arches | carried).items()]
+    sources = {f"{len(subject.sources)} lowered sources": "whether they compile"} if subject.sources else {}
+    return [f"{where}: {what}" for where, what in (arches | carried | sources).items()]
 
 
 def _toolkit(subject: Subject) -> list[str]:

@@ -12,10 +12,10 @@ from .errors import fail
 from .tables import schema_problem
 from .wheelfile import WheelFile, check_record, read_wheel
 
-__all__ = ["COMPILED", "NO_KERNEL", "Manifest", "RanOperation", "is_pack", "read_manifest"]
+__all__ = ["COMPILED", "LOWERED", "NO_KERNEL", "Manifest", "RanOperation", "is_pack", "read_manifest"]
 
 #: Outcomes of a case, as csrc/aot/worker.py writes them.
-COMPILED, NO_KERNEL = "compiled", "no kernel"
+COMPILED, LOWERED, NO_KERNEL = "compiled", "lowered", "no kernel"
 
 _SCHEMA = Path(__file__).resolve().parent / "schemas" / "manifest.schema.json"
 
@@ -99,7 +99,7 @@ def _check_kernels(path: Path, wheel: WheelFile, package: str, data: dict[str, A
 
 def _operation(data: dict[str, Any], kernels: list[dict[str, Any]]) -> RanOperation:
     used = {name for case in data["cases"] for name in case["kernels"]}
-    reasons = Counter(case["reason"] for case in data["cases"] if case["outcome"] != COMPILED and case["reason"])
+    reasons = Counter(case["reason"] for case in data["cases"] if case["outcome"] == NO_KERNEL and case["reason"])
     return RanOperation(
         name=data["name"],
         calls=tuple(data["calls"]),

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .ascsource import read_source
 from .cubin import read_cubin
 from .elf import CUDA, Damaged, embedded_elfs
 from .project import project_root
@@ -43,7 +44,12 @@ def collect(build: Path, cache: Path, package: str) -> Path:
             entries.setdefault(name, cache / result["process"] / name)
     for name, source in entries.items():
         _copy_entry(source, root / name)
-    kernels = [kernel for name in sorted(entries) for kernel in _kernels(root / name, name)]
+    lowered, headers = facts["jit"] == "lowered", frozenset(facts.pop("headers", ()))
+    kernels = [
+        kernel
+        for name in sorted(entries)
+        for kernel in (_lowered(root / name, name, headers) if lowered else _kernels(root / name, name))
+    ]
     files = {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
@@ -86,9 +92,28 @@ def _kernels(entry: Path, name: str) -> Iterator[dict[str, Any]]:
         raise Damaged(f"{name}: no kernel in it")
 
 
+def _lowered(entry: Path, name: str, headers: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """What the manifest says of each entry symbol of a lowered source. Raises Damaged for what its checks find."""
+    text = (entry / "kernel.asc").read_text(encoding="utf-8")
+    build = json.loads((entry / "build.json").read_text(encoding="utf-8"))
+    source = read_source(text, headers)
+    if source.problems:
+        raise Damaged(f"{name}: {'; '.join(source.problems)}")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    for symbol in source.symbols:
+        yield {"entry": name, "sha256": digest, "arch": build["target_arch"], "name": symbol}
+
+
 def _write_code(place: Path, manifest: Mapping[str, Any]) -> None:
-    """The activation module, the command to check a pack by hand, and the stand-in compiler."""
+    """The activation module, the command to check a pack by hand, and the stand-in compiler.
+
+    A source pack has the command that compiles it instead.
+    """
     source = project_root() / "csrc" / "aot"
+    if manifest["jit"] == "lowered":
+        shutil.copyfile(source / "sourcepack.py", place / "__init__.py")
+        shutil.copyfile(source / "ascend_compile.py", place / "__main__.py")
+        return
     shutil.copyfile(source / "activation.py", place / "__init__.py")
     if manifest["jit"] == "tilelang":
         shutil.copyfile(source / "tilelang_cache.py", place / "tilelang_cache.py")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .components import Component, components
 from .devices import Device, find_device
 from .errors import fail
+from .lowering import lowering_environment, lowering_headers, lowering_library
 from .process import run
 from .project import cache_dir, project_root, wheels_folder, write_if_changed
 from .shapes import Shapes, load_shapes
@@ -156,16 +157,24 @@ def pack_values(folder: Path, request: Request, launcher: list[str]) -> dict[str
     assert pack is not None
     device = pack_device(component, request.target, request.device)
     shapes = load_shapes(request.shapes or DEFAULT_SHAPES)
-    library = _unpack_library(folder, request)
     cache = jit_cache(request)
-    toolkit = _toolkit(folder, request, cache)
     _write_facts(folder, request, shapes, cache)
-    facts = _manifest_facts(request, device, shapes, toolkit)
+    facts = _manifest_facts(request, device, shapes)
+    if device.is_npu:
+        library, digest = lowering_library(request)
+        environment = lowering_environment(folder, request, device, library)
+        facts |= {"jit": "lowered", "headers": lowering_headers(request)}
+    else:
+        library = _unpack_library(folder, request)
+        digest = (library / _STAMP).read_text()
+        toolkit = _toolkit(folder, request, cache)
+        environment = dict(_worker_environment(folder, request, device, toolkit, library))
+        text = run([toolkit / "bin" / "nvcc", "--version"])
+        facts |= {"nvcc": request.environment.nvcc, "nvcc_version_text": text}
     _write_json(folder / "pack.json", facts)
     # what every process depends on besides its own facts
-    made_with = {"compilers": cache.name, "library": (library / _STAMP).read_text()}
+    made_with = {"compilers": cache.name, "library": digest}
     _write_json(folder / "environment.json", made_with | {"locks": request.environment.locks})
-    environment = _worker_environment(folder, request, device, toolkit, library)
     aot = project_root() / "csrc" / "aot"
     python = request.environment.runtime / "bin" / "python"
     clean = ["env", "-i", *(f"{name}={value}" for name, value in sorted(environment.items()))]
@@ -174,7 +183,9 @@ def pack_values(folder: Path, request: Request, launcher: list[str]) -> dict[str
         "ARCHWRIGHT_PROCESSES": list(pack.processes),
         "ARCHWRIGHT_CASES": list(pack.cases),
         "ARCHWRIGHT_JIT_CACHE": cache,
-        "ARCHWRIGHT_WORKER": [aot / name for name in ("worker.py", "tilelang_cache.py", "casekit.py")],
+        "ARCHWRIGHT_WORKER": [
+            aot / name for name in ("worker.py", "tilelang_cache.py", "casekit.py", "ascend_lowering.py")
+        ],
         "ARCHWRIGHT_WORKER_COMMAND": [*launcher, *clean, str(python), str(aot / "worker.py")],
         "ARCHWRIGHT_PACKING_COMMAND": packing,
         "ARCHWRIGHT_PACKAGE": component.package,
@@ -228,7 +239,7 @@ def _write_facts(folder: Path, request: Request, shapes: Shapes, cache: Path) ->
             (folder / "operations" / f"{name}.json").unlink(missing_ok=True)
 
 
-def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: Path) -> dict[str, Any]:
+def _manifest_facts(request: Request, device: Device, shapes: Shapes) -> dict[str, Any]:
     """What the pack's manifest says besides its kernels."""
     component, pack = request.component, request.component.pack
     assert pack is not None
@@ -248,8 +259,6 @@ def _manifest_facts(request: Request, device: Device, shapes: Shapes, toolkit: P
         "capability": device.capability,
         "arch": pack.arches[device.capability],
         "model": shapes.model,
-        "nvcc": request.environment.nvcc,
-        "nvcc_version_text": run([toolkit / "bin" / "nvcc", "--version"]),
         "command": command + request.target.flag,
         "processes": list(pack.processes),
         "calls": {operation.name: list(operation.calls) for operation in pack.operations},

@@ -98,6 +98,14 @@ def simulation(
     With `nccl` it is one rank of a group whose other ranks do not exist (csrc/simdevice/nccl.cpp).
     """
     device: Device = find_device(name)
+    if device.is_npu:
+        raise fail(
+            "AW701",
+            found=f"device {device.name}, an NPU",
+            needed="a CUDA device",
+            why="only CUDA's runtime and driver have a stand-in; for NPUs kernels are lowered",
+            fix="`archwright aot ascend950`",
+        )
     place = build_stand_ins(environment)
     major, minor, *_ = environment.nvcc.split(".")
     versions = f",driver_version={int(major) * 1000 + int(minor) * 10},runtime_version={_RUNTIME_VERSION}"
