@@ -252,10 +252,13 @@ def environment(tmp_path: Path) -> Environment:
     )
 
 
-def write_wheel(path: Path, changes: Mapping[str, bytes] | None = None, *, tag: str = "", tamper: bytes = b"") -> Path:
+def write_wheel(
+    path: Path, changes: Mapping[str, bytes] | None = None, *, tag: str = "", tamper: bytes = b"", without: str = ""
+) -> Path:
     """Write a wheel of the tiny library, as its finished one looks, to `path`, whose name gives version and tag.
 
-    `changes` adds or replaces members; `tamper` is appended to the module after RECORD was written.
+    `changes` adds or replaces members, the one called `without` is left out; `tamper` is appended to the module after
+    RECORD was written.
     """
     name, version, tag_in_name = path.name.removesuffix(".whl").split("-", 2)
     info = f"{name}-{version}.dist-info"
@@ -268,11 +271,13 @@ def write_wheel(path: Path, changes: Mapping[str, bytes] | None = None, *, tag: 
         f"{info}/archwright.json": json.dumps(about).encode(),
         **(changes or {}),
     }
+    files.pop(without, None)
     rows = []
     for member, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         rows.append(f"{member},sha256={digest},{len(data)}")
-    files[TINY_MODULE] += tamper
+    if tamper:
+        files[TINY_MODULE] += tamper
     with zipfile.ZipFile(path, "w") as archive:
         for member, data in files.items():
             archive.writestr(member, data)

@@ -11,7 +11,7 @@ import pytest
 
 from archwright import inspection
 from archwright.cli import main
-from archwright.components import Component
+from archwright.components import Component, components
 from archwright.gates import Verdict
 from archwright.inspection import Inspection, inspect_wheel
 from archwright.report import html_page
@@ -46,11 +46,18 @@ def make(
     recipe = make_recipe("c" * 64)
     device = replace(recipe, units=(replace(recipe.units[0], path="csrc/a.asc"),))
 
-    def write(members: dict[str, bytes], component: Component = device, target: str = "ascend950") -> Path:
+    def write(
+        members: dict[str, bytes],
+        component: Component = device,
+        target: str = "ascend950",
+        name: str = NAME,
+        without: str = "",
+    ) -> Path:
         monkeypatch.setattr(inspection, "components", lambda: {"tiny": component})
         record = {"component": "tiny", "target": target}
-        files = {f"{INFO}/archwright.json": json.dumps(record).encode(), **members}
-        return make_wheel(tmp_path / NAME, files)
+        info = f"{'-'.join(name.split('-')[:2])}.dist-info"
+        files = {f"{info}/archwright.json": json.dumps(record).encode(), **members}
+        return make_wheel(tmp_path / name, files, without=without)
 
     return write
 
@@ -133,6 +140,29 @@ def test_device_code_that_is_not_what_the_wheel_promises(members: dict[str, byte
     problems = failed(make(members))
     assert list(problems) == ["AW424"]
     assert says in problems["AW424"][0]
+
+
+SOURCE = "tiny/root/ascend/0123/kernel.asc"
+PACK = "tiny-1.0+lowered.ascend950.ascend950pr-py3-none-any.whl"
+
+
+def test_a_source_pack_is_unknown_until_a_compiler_has_seen_it(make: Make) -> None:
+    found = inspect_wheel(make({SOURCE: b"void f();\n"}, component=source_pack(), name=PACK, without=MODULE))
+    assert found.verdict is Verdict.UNKNOWN, failed(found.subject.wheel.path)
+    assert unknown(found) == {"AW424": ("1 lowered sources: whether they compile",)}
+    assert found.as_dict()["device_compile"] == "not verified here"
+
+
+@pytest.mark.parametrize("name", ["tiny/kernel.aibin", "tiny/_C.so"])
+def test_a_source_pack_has_no_binary(name: str, make: Make) -> None:
+    data = cce() if name.endswith("aibin") else library()
+    path = make({SOURCE: b"void f();\n", name: data}, component=source_pack(), name=PACK)
+    assert "binaries in a source pack, which was never compiled" in failed(path)["AW424"]
+
+
+def source_pack() -> Component:
+    known = {"distribution": "tiny", "package": "tiny", "version": "1.0", "wheel_expect": (), "editions": {}}
+    return replace(components()["tilelang_ops"], name="tiny", **known)
 
 
 def test_an_elf_file_for_another_machine_is_no_device_code(make: Make) -> None:

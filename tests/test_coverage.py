@@ -116,6 +116,15 @@ def test_partly_says_how_many_and_why(tmp_path: Path, make_pack: MakePack) -> No
     assert (entry.state, entry.reason) == (State.PARTLY, f"1 of 3 cases: {WORDS}")
 
 
+def test_lowered_is_not_compiled(tmp_path: Path, make_pack: MakePack) -> None:
+    lowered = manifest(operation("f", case("lowered", kernels=("a",))), target="ascend950")
+    result = covered(tmp_path, "from deep_gemm import f\nf()", make_pack(lowered), target="ascend950")
+
+    entry = the(result)
+    assert (entry.state, entry.cases, entry.compiled, entry.kernels) == (State.LOWERED, 1, 0, 1)
+    assert result.not_verified.endswith("device_compile: not verified here")
+
+
 def test_cases_that_compiled_nothing_need_no_compile(tmp_path: Path, make_pack: MakePack) -> None:
     entry = the(covered(tmp_path, "import deep_gemm\ndeep_gemm.f()", make_pack(manifest(operation("f", case())))))
 

@@ -11,6 +11,7 @@ from archwright import render
 from archwright.build import BuildResult, BuiltWheel
 from archwright.components import Unit, components
 from archwright.environment import Environment
+from archwright.manifests import Lowered
 from archwright.plan import Limit, Plan, make_plan
 from archwright.pool import Measured
 from archwright.sources import SourceTree
@@ -35,6 +36,18 @@ def test_a_folder_with_brackets_is_shown_as_it_is(environment: Environment, caps
     render.show_result(BuildResult("sm100", (wheel,), 1, 0, 0, 5.0))
 
     assert capsys.readouterr().out.count(str(odd)) == 4
+
+
+def test_a_source_pack_was_not_compiled(capsys: Capture) -> None:
+    lowered = Lowered(3, 2, 9, {"norm": ("upstream [said] no",)})
+    wheel = BuiltWheel("tilelang_ops", Path("/dist/a.whl"), "5" * 64, 2_000_000, None, lowered)
+    render.show_result(BuildResult("ascend950", (wheel,), 3, 0, 0, 61.2, device_compile="not verified here"))
+    out = capsys.readouterr().out
+    assert "compiles: not shown of tilelang_ops" in out
+    assert "lowered: 2 of 3 operations, 9 kernels; no evidence" in out
+    assert "norm: upstream [said] no" in out
+    assert "3 lowered" in out
+    assert "device_compile: not verified here" in out
 
 
 def test_a3_a_result_claims_no_more_than_that_it_compiled(capsys: Capture) -> None:

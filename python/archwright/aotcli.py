@@ -164,8 +164,6 @@ def aot(
     with render.progress(plan, quiet=json) as observer:
         result = build_wheels(chosen_target, chosen, gencodes, environment, plan, folder, options, observer)
     render.show_built(plan, result, json=json)
-    if chosen_target.is_ascend and not json:
-        _show_lowered(result)
     if cann is not None:
         for wheel in result.wheels:
             if status := compile_pack(wheel.path, environment, cann):
@@ -176,17 +174,3 @@ def aot(
                     why="the compiler's messages are above; those that compiled are in TileLang's cache",
                     fix="send the output and the wheel back to Archwright: docs/ascend.md",
                 )
-
-
-def _show_lowered(result: BuildResult) -> None:
-    """How many operations of how many were lowered, and what upstream said of the others."""
-    from .manifests import LOWERED, read_manifest
-
-    for wheel in result.wheels:
-        operations = read_manifest(wheel.path).operations
-        whole = [operation for operation in operations if set(operation.outcomes) == {LOWERED}]
-        kernels = {kernel for operation in operations for kernel in operation.kernels}
-        out().print(f"  lowered: {len(whole)} of {len(operations)} operations, {len(kernels)} kernels", markup=False)
-        for operation in operations:
-            for reason in operation.reasons:
-                out().print(f"    {operation.name}: {reason}", style="yellow", markup=False)

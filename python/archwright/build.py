@@ -31,6 +31,7 @@ from .explain import explain_failure
 from .freeze import freeze_for, freeze_path, write_freeze
 from .gates import gate_error
 from .inspection import DEVICE_COMPILE, inspect_wheel
+from .manifests import Lowered, lowered_in, read_manifest
 from .measured import Toolchain, remember, units_for
 from .plan import Plan
 from .pool import Measured, Pool
@@ -68,11 +69,14 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class BuiltWheel:
+    """`evidence` is None for a source pack, where `lowered` says what it has: no compiler has seen it."""
+
     component: str
     path: Path
     sha256: str
     bytes: int
-    evidence: Path
+    evidence: Path | None
+    lowered: Lowered | None = None
 
 
 @dataclass(frozen=True)
@@ -338,5 +342,8 @@ def _publish(component: Component, run: _Run, staging: Path, out: Path, frozen: 
     write_freeze(frozen, freeze_path(out, frozen))
     toolchain = {"nvcc": environment.nvcc, "gcc": environment.gcc, "torch": environment.torch}
     toolchain["environment"] = environment.digest
+    if inspection.subject.sources:
+        lowered = lowered_in(read_manifest(path))
+        return BuiltWheel(component.name, path, inspection.subject.wheel.sha256, path.stat().st_size, None, lowered)
     evidence = write_evidence(path, inspection.as_dict(), toolchain, frozen["digest"])
     return BuiltWheel(component.name, path, inspection.subject.wheel.sha256, path.stat().st_size, evidence)

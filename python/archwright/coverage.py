@@ -17,7 +17,8 @@ from typing import Any
 from .calls import Call, Census, Kind
 from .components import Cell, CellState, Component
 from .errors import fail
-from .manifests import COMPILED, NO_KERNEL, Manifest, RanOperation
+from .inspection import DEVICE_COMPILE
+from .manifests import COMPILED, LOWERED, NO_KERNEL, Manifest, RanOperation
 from .targets import Target
 
 __all__ = ["Coverage", "Entry", "State", "cover"]
@@ -25,9 +26,16 @@ __all__ = ["Coverage", "Entry", "State", "cover"]
 #: The kind of device that DeepInfer asks for (calls.py), by vendor.
 _DEVICE = {"nvidia": "gpu", "huawei": "npu"}
 
+_COVERED_MEANS = "covered means compiled for these shapes and inspected: no device has run a kernel here"
+_LOWERED_MEANS = (
+    "lowered means that there is Ascend C for these shapes, which no compiler has seen. "
+    f"device_compile: {DEVICE_COMPILE}"
+)
+
 
 class State(StrEnum):
     COVERED = "covered"
+    LOWERED = "lowered"
     PARTLY = "partly"
     NO_COMPILE = "no compile needed"
     AHEAD = "ahead of time in the library"
@@ -70,7 +78,7 @@ class Coverage:
     elsewhere: tuple[str, ...]
     mentioned: tuple[str, ...]
     unread: dict[str, str]
-    not_verified: str = "covered means compiled for these shapes and inspected: no device has run a kernel here"
+    not_verified: str
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Entry points by library and state."""
@@ -116,7 +124,15 @@ def cover(
         else:
             here = tuple(sorted(here, key=lambda call: call.kind is not Kind.CALL))
             entries.append(join.entry(name, tuple(call for call in here if call.kind is not Kind.ANNOTATION) or here))
-    return Coverage(target.name, tuple(manifests), tuple(entries), tuple(elsewhere), tuple(mentioned), census.unread)
+    return Coverage(
+        target.name,
+        tuple(manifests),
+        tuple(entries),
+        tuple(elsewhere),
+        tuple(mentioned),
+        census.unread,
+        _LOWERED_MEANS if target.is_ascend else _COVERED_MEANS,
+    )
 
 
 def _check_manifests(manifests: Sequence[Manifest], target: Target) -> None:
@@ -240,14 +256,16 @@ class _Join:
 def _state_of_cases(
     key: str, operations: Sequence[RanOperation], outcomes: Counter[str], kernels: int
 ) -> tuple[State, str]:
-    total, compiled = outcomes.total(), outcomes[COMPILED]
+    total, done = outcomes.total(), outcomes[COMPILED] + outcomes[LOWERED]
     words = next((_said(operation, key) for operation in operations if operation.reasons), "")
-    if compiled == total:
-        if kernels:
-            return State.COVERED, ""
-        return State.NO_COMPILE, "every case ran, and upstream's run-time compiler was never asked"
-    if compiled:
-        return State.PARTLY, f"{total - compiled} of {total} cases: {words}"
+    if done == total:
+        if not kernels:
+            return State.NO_COMPILE, "every case ran, and upstream's run-time compiler was never asked"
+        if outcomes[LOWERED]:
+            return State.LOWERED, ""
+        return State.COVERED, ""
+    if done:
+        return State.PARTLY, f"{total - done} of {total} cases: {words}"
     if outcomes[NO_KERNEL] == total:
         return State.NO_KERNEL, words
     others = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))

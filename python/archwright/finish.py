@@ -26,7 +26,7 @@ from . import __version__
 from .abi import Abi, read_abi
 from .components import Component
 from .elf import Damaged
-from .gates import gate_error, missing_files, refusal
+from .gates import gate_error, lowered_sources, missing_files, refusal
 from .inspection import DEVICE_COMPILE, Promise, inspect_wheel, unreadable
 from .kernels import DeviceCode, has_host_code, read_device_code
 from .project import write_errors
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from .sources import SourceTree
 
 __all__ = ["BuildReport", "finish_metadata", "finish_wheel"]
+
+#: The claim of a source pack.
+_LOWERED = "not shown: this wheel has lowered sources, which no compiler has seen"
 
 _UNFOLDED = email.policy.compat32.clone(max_line_length=None)
 
@@ -89,7 +92,7 @@ def finish_wheel(
     _, version, _, tags = parse_wheel_filename(raw.name)
     tag = next(iter(tags))
     members[f"{info}/WHEEL"] = _with_tag(members[f"{info}/WHEEL"], f"{tag.interpreter}-{tag.abi}-{abi.platform}")
-    record = _record(request, source, facts, abi, code)
+    record = _record(request, source, facts, abi, code, sources=bool(lowered_sources(members)))
     members[f"{info}/archwright.json"] = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
     members[f"{info}/sboms/{component.distribution}.cdx.json"] = _sbom(request, source)
     promise = Promise(component, request.target, request.arches, request.environment.toolkit_release)
@@ -137,9 +140,12 @@ def _with_tag(text: bytes, tag: str) -> bytes:
 
 
 def _record(
-    request: Request, source: SourceTree, facts: Mapping[str, Any], abi: Abi, code: DeviceCode
+    request: Request, source: SourceTree, facts: Mapping[str, Any], abi: Abi, code: DeviceCode, *, sources: bool
 ) -> dict[str, Any]:
-    """`archwright.json`: what this wheel is and how it was made. No path, time or host name."""
+    """`archwright.json`: what this wheel is and how it was made. No path, time or host name.
+
+    `sources` says that it holds lowered sources in place of kernels.
+    """
     environment = request.environment
     return {
         "schema": 1,
@@ -167,7 +173,7 @@ def _record(
         **({"inventory": code.inventory} if request.target.is_ascend else {}),
         "claims": {
             **({"device_compile": DEVICE_COMPILE} if request.target.is_ascend else {}),
-            "compiles": "this wheel was compiled and passed inspection",
+            "compiles": _LOWERED if sources else "this wheel was compiled and passed inspection",
             "correct": "not verified here: no device",
             "performs": "not verified here: no device",
         },

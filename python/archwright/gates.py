@@ -21,7 +21,18 @@ from .targets import Target, target_table
 from .traces import find_traces
 from .wheelfile import WheelFile, check_record
 
-__all__ = ["GATES", "Finding", "Gate", "Subject", "Verdict", "gate_error", "missing_files", "pass_gates", "refusal"]
+__all__ = [
+    "GATES",
+    "Finding",
+    "Gate",
+    "Subject",
+    "Verdict",
+    "gate_error",
+    "lowered_sources",
+    "missing_files",
+    "pass_gates",
+    "refusal",
+]
 
 #: Names of files in a wheel for Ascend that have to be ELF files; those that match the second one, for the device.
 _BINARY = re.compile(r"\.(so(\.\d+)*|o|aibin|npubin)$")
@@ -64,8 +75,8 @@ class Subject:
 
     @property
     def sources(self) -> list[str]:
-        """The lowered sources of a source pack: kernels that a machine with CANN has to compile."""
-        return [name for name in self.wheel.members if name.endswith("/kernel.asc")]
+        """Empty but for a source pack."""
+        return lowered_sources(self.wheel.members)
 
     @property
     def is_ascend(self) -> bool:
@@ -112,6 +123,11 @@ class Finding:
         return {**asdict(self), "verdict": str(self.verdict), "passed": self.passed}
 
 
+def lowered_sources(names: Iterable[str]) -> list[str]:
+    """The lowered sources of a source pack: kernels that a machine with CANN has to compile."""
+    return [name for name in names if name.endswith("/kernel.asc")]
+
+
 def missing_files(component: Component, names: Iterable[str]) -> list[str]:
     """The patterns of the recipe's expected files that nothing in `names` fits (case G5)."""
     names = list(names)
@@ -139,7 +155,8 @@ def _run_paths(subject: Subject) -> list[str]:
 
 
 def _arches(subject: Subject) -> list[str]:
-    wanted = set(subject.arches) if subject.component.has_device_code else set()
+    """Of cubins; what there is for Ascend is asked by its own gate."""
+    wanted = set(subject.arches) if subject.component.has_device_code and not subject.is_ascend else set()
     if wanted and not subject.code.kernels:
         return [f"no kernel at all; {', '.join(sorted(wanted))} expected"]
     problems = {

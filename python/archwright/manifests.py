@@ -12,7 +12,17 @@ from .errors import fail
 from .tables import schema_problem
 from .wheelfile import WheelFile, check_record, read_wheel
 
-__all__ = ["COMPILED", "LOWERED", "NO_KERNEL", "Manifest", "RanOperation", "is_pack", "read_manifest"]
+__all__ = [
+    "COMPILED",
+    "LOWERED",
+    "NO_KERNEL",
+    "Lowered",
+    "Manifest",
+    "RanOperation",
+    "is_pack",
+    "lowered_in",
+    "read_manifest",
+]
 
 #: Outcomes of a case, as csrc/aot/worker.py writes them.
 COMPILED, LOWERED, NO_KERNEL = "compiled", "lowered", "no kernel"
@@ -51,6 +61,29 @@ class Manifest:
     def as_dict(self) -> dict[str, Any]:
         named = {name: str(value) for name, value in vars(self).items() if name != "operations"}
         return named | {"operations": len(self.operations)}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What a source pack has: how many `operations` were `lowered` whole of how many, and their kernels.
+
+    `reasons` are upstream's words, by operation, where a case has no kernel.
+    """
+
+    operations: int
+    lowered: int
+    kernels: int
+    reasons: dict[str, tuple[str, ...]]
+
+
+def lowered_in(manifest: Manifest) -> Lowered:
+    operations = manifest.operations
+    return Lowered(
+        operations=len(operations),
+        lowered=sum(set(operation.outcomes) == {LOWERED} for operation in operations),
+        kernels=len({kernel for operation in operations for kernel in operation.kernels}),
+        reasons={operation.name: operation.reasons for operation in operations if operation.reasons},
+    )
 
 
 def is_pack(path: Path) -> bool:

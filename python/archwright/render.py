@@ -17,6 +17,7 @@ from .components import Cell, CellState
 from .environment import Environment
 from .evidence import Evidence
 from .findings import Finding, Level, is_fit
+from .manifests import Lowered
 from .plan import MEMORY_SHARE, Limit, Plan
 from .pool import Measured
 from .repairs import Outcome, Step
@@ -195,7 +196,8 @@ def _costs(plan: Plan) -> str:
 
 
 def show_result(result: BuildResult) -> None:
-    units = f"{result.compiled} compiled, {result.cached} from the compiler cache, {result.up_to_date} up to date"
+    done = "lowered" if any(wheel.lowered for wheel in result.wheels) else "compiled"
+    units = f"{result.compiled} {done}, {result.cached} from the compiler cache, {result.up_to_date} up to date"
     count = f"{len(result.wheels)} wheel" + ("s" if len(result.wheels) > 1 else "")
     if result.host_files:
         count = f"{result.host_files} host files, no wheel"
@@ -203,13 +205,33 @@ def show_result(result: BuildResult) -> None:
     for wheel in result.wheels:
         out().print(f"  {escape(str(wheel.path))}  {wheel.bytes / 1e6:.1f} MB")
         out().print(f"    sha256 {wheel.sha256}", style="dim")
-        out().print(f"    evidence {escape(str(wheel.evidence))}", style="dim")
+        if wheel.evidence:
+            out().print(f"    evidence {escape(str(wheel.evidence))}", style="dim")
+        if wheel.lowered:
+            _show_lowered(wheel.lowered)
     for name in result.retried:
         out().print(f"  killed for memory, then compiled alone: {name}", style="yellow", markup=False)
-    compiles = "of these host files: shown by this build" if result.host_files else "shown by this build, and inspected"
-    out().print(f"  compiles: {compiles}. correct, performs: not verified here (no device)", style="dim")
+    out().print(f"  compiles: {_compiles(result)}. correct, performs: not verified here (no device)", style="dim")
     if result.device_compile:
         out().print(f"  device_compile: {result.device_compile}", style="yellow")
+
+
+def _show_lowered(lowered: Lowered) -> None:
+    out().print(
+        f"    lowered: {lowered.lowered} of {lowered.operations} operations, {lowered.kernels} kernels; no evidence, "
+        "since no compiler has seen them"
+    )
+    for operation, reasons in lowered.reasons.items():
+        for reason in reasons:
+            out().print(f"    {operation}: {reason}", style="yellow", markup=False)
+
+
+def _compiles(result: BuildResult) -> str:
+    if result.host_files:
+        return "of these host files: shown by this build"
+    if lowered := [wheel.component for wheel in result.wheels if wheel.lowered]:
+        return f"not shown of {', '.join(lowered)}"
+    return "shown by this build, and inspected"
 
 
 @contextlib.contextmanager
@@ -236,14 +258,14 @@ def progress(plan: Plan, *, quiet: bool) -> Iterator[Observer]:
         done_seconds += measured.unit.seconds
         share, spent = done_seconds / plan.cpu_seconds, time.monotonic() - start
         # until enough is done to measure this machine's pace, the plan knows better
-        left = spent / share - spent if share > 0.1 else max(0.0, plan.estimate - spent)
+        left = spent / share - spent if share > 0.1 else plan.estimate - spent
         what = "cache" if measured.cached else f"{measured.seconds:.0f} s, {measured.mib / 1024:.1f} GiB"
         line = f"[{count}/{plan.files}] {measured.unit.path} ({what})"
         if err().is_terminal:
-            bar.update(task, completed=done_seconds, left=f"about {_minutes(left)} left")
+            bar.update(task, completed=done_seconds, left=f"about {_minutes(max(0.0, left))} left")
             bar.console.print(line, markup=False, style="dim")
         else:
-            err().print(f"{line}; about {_minutes(left)} left", markup=False)
+            err().print(f"{line}; about {_minutes(max(0.0, left))} left", markup=False)
 
     with bar if err().is_terminal else contextlib.nullcontext():
         yield Observer(news=lambda message: err().print(message, markup=False), done=done)

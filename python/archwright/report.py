@@ -41,7 +41,9 @@ def show_inspection(inspection: Inspection) -> None:
         say(f"  {_inventory(subject.code)}", "dim")
     for member in subject.code.unknown:
         say(f"  device code: unknown  {member}", "yellow")
-    if not kernels and not ascend and not subject.code.unknown:
+    if subject.sources:
+        say(f"  {len(subject.sources)} lowered sources, for CANN's compiler")
+    elif not kernels and not ascend and not subject.code.unknown:
         say("  no device code")
     for finding in inspection.findings:
         for problem in finding.problems:
