@@ -6,7 +6,6 @@ import os
 import tempfile
 from json import dumps as json_text
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -31,10 +30,7 @@ from .options import (
     verbose_option,
 )
 from .project import wheels_folder
-from .ui import err, out
-
-if TYPE_CHECKING:
-    from .build import BuildResult
+from .ui import err
 
 __all__ = ["aot", "simulate"]
 
