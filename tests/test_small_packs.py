@@ -49,17 +49,19 @@ class Shop:
         self, folder: Path, environment: Environment, isolated: list[str], component: str = "deep_gemm_aot"
     ) -> None:
         self.tree, self.jit, self.component = copy_project(folder / "tree"), folder / "jit", components()[component]
+        self.target = environment.target
         self.jit.mkdir()
         recipe = self.tree / "csrc" / component / "component.toml"
         recipe.write_text(small_recipe(recipe.read_text(), SMALL[component][0]))
         shapes = (self.tree / "python" / "archwright" / "models" / "deepseek-v4.1-flash.toml").read_text()
         self.shapes = folder / "small.toml"
         self.shapes.write_text(shapes.partition("[tokens]")[0] + "[tokens]\ndecode = [128]\nprefill = [1024]\n")
-        (self.tree / "dist" / "sm100").mkdir(parents=True)
+        self.dist = self.tree / "dist" / self.target
+        self.dist.mkdir(parents=True)
         assert self.component.pack is not None
         library = components()[self.component.pack.library].distribution.replace("-", "_")
-        for wheel in (project_root() / "dist" / "sm100").glob(f"{library}-*.whl"):
-            shutil.copy(wheel, self.tree / "dist" / "sm100")
+        for wheel in (project_root() / "dist" / self.target).glob(f"{library}-*.whl"):
+            shutil.copy(wheel, self.dist)
         mount = f'mount --bind "{self.jit}" "{cache_dir() / "jit"}" && exec "$@"'
         self.command = [*isolated, "sh", "-c", mount, "sh", str(environment.toolchain / "bin" / "python")]
         self.variables = {name: value for name, value in os.environ.items() if not name.startswith("ARCHWRIGHT")}
@@ -67,7 +69,7 @@ class Shop:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """`archwright aot` of this copy's code, with its output in one pipe."""
-        command = [*self.command, "-m", "archwright", "aot", "sm100", self.component.name]
+        command = [*self.command, "-m", "archwright", "aot", self.target, self.component.name]
         return subprocess.Popen(
             [*command, "--shapes", str(self.shapes), "--offline", "--json", *words],
             cwd=self.tree,
@@ -83,16 +85,16 @@ class Shop:
         return process.returncode, said
 
     def wheels(self) -> list[Path]:
-        return sorted((self.tree / "dist" / "sm100").glob(f"{self.component.package}-*.whl"))
+        return sorted(self.dist.glob(f"{self.component.package}-*.whl"))
 
     def kernels(self) -> dict[str, int]:
         return finished(self.jit)
 
 
 def finished(jit: Path) -> dict[str, int]:
-    """Finished entries of the JIT caches, with the time at which each was compiled."""
+    """Finished entries of the JIT caches, with the time at which each was compiled or lowered."""
     deepjit = [mark.with_name("kernel.cubin") for mark in jit.glob("*/*/deepjit/cache/*/.committed")]
-    compiled = [*deepjit, *jit.glob("*/*/tilelang/*/*/kernels/*/executable.so")]
+    compiled = [*deepjit, *jit.glob("*/*/tilelang/*/*/kernels/*/executable.so"), *jit.glob("*/*/ascend/*/build.json")]
     return {file.parent.name: file.stat().st_mtime_ns for file in compiled}
 
 
@@ -138,7 +140,7 @@ def by_pip(shop: Shop, folder: Path, **variables: str) -> tuple[Path, dict[str, 
         (folder / "cache" / name).symlink_to(cache_dir() / name)
     (folder / "home").mkdir()
     command = [shop.command[-1], "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(folder)]
-    settings = {"ARCHWRIGHT_TARGET": "sm100", "ARCHWRIGHT_SHAPES": str(shop.shapes)}
+    settings = {"ARCHWRIGHT_TARGET": shop.target, "ARCHWRIGHT_SHAPES": str(shop.shapes)}
     command += [word for name, value in settings.items() for word in ("-C", f"cmake.define.{name}={value}")]
     command += [str(shop.tree / "csrc" / shop.component.name)]
     own = {"HOME": str(folder / "home"), "ARCHWRIGHT_CACHE": str(folder / "cache"), "ARCHWRIGHT_OFFLINE": "1"}
@@ -160,10 +162,10 @@ def test_another_user_home_cache_and_checkout_make_the_same_bytes(
     assert_same(shop.wheels()[0], shop.kernels(), wheel, compiled)
 
 
-def test_tilelangs_kernels_are_the_same_bytes_too(
-    environment: Environment, isolated: list[str], tmp_path: Path
-) -> None:
-    if not (components()["tilelang_ops"].folder / "budget.sm100.toml").is_file():
+@pytest.mark.parametrize("target", ["sm100", "ascend950"])
+def test_tilelangs_kernels_are_the_same_bytes_too(target: str, isolated: list[str], tmp_path: Path) -> None:
+    environment = create_environment(target_table().targets[target])
+    if target == "sm100" and not (components()["tilelang_ops"].folder / "budget.sm100.toml").is_file():
         pytest.skip("no kernel budget of tilelang_ops: its wheel is refused")
     shops = [Shop(tmp_path / name, environment, isolated, "tilelang_ops") for name in ("one", "another-checkout")]
 

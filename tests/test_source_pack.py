@@ -50,7 +50,8 @@ def made_pack(folder: Path, source: str = GOOD) -> Path:
     options = [*OPTIONS, "-I@templates@"]
     linker = ["-m", "aicorelinux", "-Ttext", "0", "--no-mmap-output-file"]
     facts = {"compile_format": "aibin", "linker_options": linker, "options": options}
-    (entry / "build.json").write_text(json.dumps(facts | {"target_arch": "dav-3510", "target_kind": "ascend"}))
+    facts |= {"target_arch": "dav-3510", "target_kind": "ascend"}
+    (entry / "build.json").write_text(json.dumps({"compiler": facts, "symbols": ["copy_kernel"]}))
     case = {"shape": {"tokens": 1}, "outcome": "lowered", "reason": "", "kernels": [ENTRY]}
     result = [{"operation": "copy", "cases": [case], "kernels": [ENTRY]}]
     (build / "operations" / "process.json").write_text(json.dumps(result))
@@ -115,3 +116,8 @@ def test_without_cann_it_says_what_to_do(environment: Environment, tmp_path: Pat
 def test_a_source_that_does_not_pass_its_checks_makes_no_pack(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="no entry symbol"):
         made_pack(tmp_path, "int x;\n")
+
+
+def test_a_source_has_the_entry_symbols_that_tilelang_will_ask_for(tmp_path: Path) -> None:
+    with pytest.raises(Damaged, match=r"entry symbols \['another'\], TileLang will ask for \['copy_kernel'\]"):
+        made_pack(tmp_path, GOOD.replace("copy_kernel", "another"))

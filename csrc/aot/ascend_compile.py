@@ -72,7 +72,7 @@ def compiled(place):
     name = str(place.relative_to(HERE / "root") / "kernel.asc")
     if hashlib.sha256(data).hexdigest() != MANIFEST["files"][name]:
         raise RuntimeError("changed since the pack was made: install it again")
-    code, build = data.decode(), json.loads((place / "build.json").read_text())
+    code, build = data.decode(), json.loads((place / "build.json").read_text())["compiler"]
     options = [option.replace("@templates@", TILELANG_TEMPLATE_PATH) for option in build["options"]]
     key = AscendBinaryCache.make_key(code=code, **build | {"options": options})
     if AscendBinaryCache.load(key, build["compile_format"]) is not None:

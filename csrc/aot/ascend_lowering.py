@@ -139,7 +139,8 @@ def _holder(name, names):
 class Sources:
     """What TileLang lowered, in a folder: `<digest>/kernel.asc` and `<digest>/build.json`; entries are named by both.
 
-    The digest covers the source, the architecture and all options, and no folder of this machine.
+    The digest covers the source, the architecture and all options, and no folder of this machine. build.json has
+    `compiler`, what TileLang gives to its compiler, and `symbols`, the entry symbols that it will ask the binary for.
     """
 
     outcome = "lowered"
@@ -155,19 +156,20 @@ class Sources:
         make_key, compile_artifact = AscendBinaryCache.make_key, JITKernel._compile_artifact
 
         def record(**facts):
-            self._lowered.append(self._keep(**facts))
+            self._lowered.append(facts)
             return make_key(**facts)
 
         def compiled(kernel, *arguments):
             self._lowered.clear()
             artifact = compile_artifact(kernel, *arguments)
-            if not self._lowered:
-                raise RuntimeError("TileLang lowered a kernel without asking for a binary: is it another release?")
-            kernel.archwright_entries = tuple(self._lowered)
+            if len(self._lowered) != 1:
+                raise RuntimeError(f"TileLang asked for {len(self._lowered)} binaries of a kernel: another release?")
+            symbols = sorted(str(f.attrs["global_symbol"]) for f in artifact.device_mod.functions.values())
+            kernel.archwright_entry = self._keep(symbols, **self._lowered[0])
             return artifact
 
         def call(kernel, *arguments, **_named):
-            self._used += kernel.archwright_entries
+            self._used.append(kernel.archwright_entry)
             return outputs(kernel, arguments)
 
         AscendBinaryCache.make_key = record
@@ -181,11 +183,11 @@ class Sources:
         self._used.clear()
         return [f"ascend/{name}" for name in used]
 
-    def _keep(self, code, **facts):
+    def _keep(self, symbols, code, **facts):
         facts["options"] = [option.replace(self._templates, "@templates@") for option in facts["options"]]
         if self._templates in code or any("/" in word for word in facts["options"]):
             raise RuntimeError("a folder of this machine is in what was lowered")
-        text = json.dumps(facts, sort_keys=True)
+        text = json.dumps({"compiler": facts, "symbols": symbols}, sort_keys=True)
         name = hashlib.sha256(f"{text}\0{code}".encode()).hexdigest()[:32]
         place = self._folder / name
         if not (place / "build.json").is_file():

@@ -97,11 +97,14 @@ def _lowered(entry: Path, name: str, headers: frozenset[str]) -> Iterator[dict[s
     text = (entry / "kernel.asc").read_text(encoding="utf-8")
     build = json.loads((entry / "build.json").read_text(encoding="utf-8"))
     source = read_source(text, headers)
-    if source.problems:
-        raise Damaged(f"{name}: {'; '.join(source.problems)}")
+    problems = list(source.problems)
+    if sorted(source.symbols) != build["symbols"]:
+        problems.append(f"entry symbols {sorted(source.symbols)}, TileLang will ask for {build['symbols']}")
+    if problems:
+        raise Damaged(f"{name}: {'; '.join(problems)}")
     digest = hashlib.sha256(text.encode()).hexdigest()
     for symbol in source.symbols:
-        yield {"entry": name, "sha256": digest, "arch": build["target_arch"], "name": symbol}
+        yield {"entry": name, "sha256": digest, "arch": build["compiler"]["target_arch"], "name": symbol}
 
 
 def _write_code(place: Path, manifest: Mapping[str, Any]) -> None:
