@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .elf import HIIPU, RELOCATABLE, SECTION_PROGBITS, Damaged, Elf, embedded_elfs
+from .targets import target_table
 
 __all__ = ["REL_SECTION", "UNKNOWN", "AscendCode", "AscendKernel", "ascend_libraries", "carried_code", "read_cce"]
 
@@ -162,8 +163,9 @@ def _entries(content: memoryview, name: str) -> Iterator[tuple[str, memoryview]]
 
 
 def _arch(soc: str) -> str:
-    """Names of the Ascend 950 are those of upstream.md; any other SoC is its own architecture."""
-    return "dav-3510" if soc.lower().startswith(("ascend950", "ascend910_95")) else soc or UNKNOWN
+    """The architecture of a target's chips; any other SoC is one of its own."""
+    target = target_table().of_soc(soc)
+    return next(iter(target.devices)) if target else soc or UNKNOWN
 
 
 def _core(name: str, meta: memoryview | None, container: str) -> str:
