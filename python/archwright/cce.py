@@ -15,7 +15,16 @@ from typing import Any
 from .elf import HIIPU, RELOCATABLE, SECTION_PROGBITS, Damaged, Elf, embedded_elfs
 from .targets import target_table
 
-__all__ = ["REL_SECTION", "UNKNOWN", "AscendCode", "AscendKernel", "ascend_libraries", "carried_code", "read_cce"]
+__all__ = [
+    "REL_SECTION",
+    "UNKNOWN",
+    "AscendCode",
+    "AscendKernel",
+    "ascend_libraries",
+    "carried_code",
+    "carries_code",
+    "read_cce",
+]
 
 UNKNOWN = "unknown"
 
@@ -139,6 +148,11 @@ def carried_code(elf: Elf, member: str) -> Iterator[AscendCode]:
         elif section.type == SECTION_PROGBITS and section.name.startswith((".rodata", ".data")):
             for data in embedded_elfs(elf.bytes_of(section), HIIPU):
                 yield read_cce(data, member, section.name)
+
+
+def carries_code(section: str) -> bool:
+    """Whether a section of this name is made to hold Ascend device code."""
+    return section in _SECTIONS or section.startswith(_KERNEL_SECTION)
 
 
 def ascend_libraries(needed: tuple[str, ...]) -> list[str]:
