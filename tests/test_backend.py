@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -313,6 +314,25 @@ def test_a2_the_guard_knows_the_devices_of_the_wheels_own_gencodes(
     assert devices("flash_mla", 2) == {"10.0", "10.3"}
     assert devices("flash_mla", 1) == {"10.0"}, "sm_100a code does not run on a B300"
     assert devices("deep_gemm", 1) == {"10.0", "10.3"}, "no device code inside: compiled at run time"
+
+
+def test_g3_the_guard_knows_cann_and_torch_npu_for_ascend_only(
+    make_request: Callable[..., Request], source: SourceTree, tmp_path: Path, environment: Environment
+) -> None:
+    def facts(request: Request) -> dict[str, Any]:
+        backend._initial_cache(tmp_path, request, source)
+        found: dict[str, Any] = json.loads((tmp_path / "guard" / "_archwright.json").read_text())
+        return found
+
+    ascend = target_table().targets["ascend950"]
+    recipe = components()["flash_mla"].of(ascend)
+    found = facts(Request(recipe, ascend, (), replace(environment, target="ascend950", nvcc="")))
+    assert (found["torch_npu"], found["cann"]["release"]) == ("2.13.0rc1", "9.2")
+    assert {"libhccl.so", "libascendcl.so"} < set(found["cann"]["libraries"])
+    assert str(Path.home()) not in json.dumps(found), "a wheel says nothing of who built it"
+
+    found = facts(make_request("flash_mla"))
+    assert (found["torch_npu"], found["cann"]) == (None, None)
 
 
 def test_no_compiler_cache_when_the_user_says_so(

@@ -128,7 +128,7 @@ def test_a_folder_that_holds_nothing(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------- which one
 
 
-def test_the_active_environment_wins(no_cann: Path, tmp_path: Path) -> None:
+def test_g2_the_active_environment_wins(no_cann: Path, tmp_path: Path) -> None:
     make_cann(no_cann / "cann", "9.9.0")
     first, second = (make_cann(tmp_path / name, "9.2.0") for name in ("first", "second"))
 

@@ -77,7 +77,9 @@ def test_an_undefined_function_is_no_entry() -> None:
         (SOC, ascend_kernels((2, cce())), "dav-3510", "cube"),
         (SOC, ascend_kernels((0, cce())), "dav-3510", "unknown"),
         (".ascend.kernel.ascend910_9589.ops", ascend_kernels((1, cce())), "dav-3510", "vector"),
+        (".ascend.kernel.ascend950.ops", ascend_kernels((1, cce())), "dav-3510", "vector"),
         (".ascend.kernel.ascend910b1.ops", ascend_kernels((1, cce())), "ascend910b1", "vector"),
+        (".ascend.kernel.ascend950xx_1.ops", ascend_kernels((1, cce())), "ascend950xx_1", "vector"),
     ],
 )
 def test_every_known_way_in_which_a_library_carries_code(section: str, content: bytes, arch: str, core: str) -> None:

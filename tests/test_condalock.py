@@ -9,15 +9,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rattler
 import yaml
 
+from archwright.cann import cann_at, check_cann_floor
 from archwright.condalock import read_conda_lock
 from archwright.condalocking import PLATFORMS, FrontEnd, front_end, lock_conda, render_explicit
 from archwright.errors import ArchwrightError
 from archwright.process import run
+from archwright.targets import target_table
 
 from .channel import Channel, write_inputs
 
@@ -472,3 +476,21 @@ def test_both_flavours_have_the_same_release_of_cuda_and_the_same_parts_of_it(ro
 
     assert wanted["cuda-version"] == wanted["cuda-nvcc"] == match[2]
     assert {names[part] for part in match[1].split(",")} - set(wanted) == set()
+
+
+CANNS = ("8.5.0", "9.1.0", "9.1.0.beta.3", "9.2.0.alpha.1", "9.2.0.beta.2", "9.2.0", "9.2.1")
+
+
+@pytest.mark.parametrize("version", CANNS)
+def test_the_conda_flavour_asks_for_the_cann_that_doctor_accepts(version: str, root: Path, tmp_path: Path) -> None:
+    """Neither falls below the target's floor; in both a pre-release of it passes (conda's spelling of 9.2.0-beta.2)."""
+    text = yaml.safe_load((root / "envs" / "ascend950" / "environment.yml").read_text())
+    wanted = [line.partition(" ")[2] for line in text["dependencies"] if line.startswith("cann-")]
+    floor = target_table().targets["ascend950"].cann
+    assert floor is not None and len(wanted) == 2
+    try:
+        check_cann_floor(replace(cann_at(tmp_path, "a test"), version=version), floor)
+        accepted = True
+    except ArchwrightError:
+        accepted = False
+    assert [rattler.VersionSpec(spec).matches(rattler.Version(version)) for spec in wanted] == [accepted, accepted]

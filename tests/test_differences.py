@@ -15,6 +15,9 @@ from archwright.differences import Difference, compare_content, compare_wheels, 
 from archwright.environment import find_environment
 from archwright.targets import target_table
 
+from .fuzz.builders import PROGBITS, FakeEntry, Part, ascend_kernels, cce
+from .fuzz.builders import library as elf_library
+
 NAME = "tiny-1.0-cp312-cp312-linux_x86_64.whl"
 FILES = {"tiny/__init__.py": b"value = 1\n", "tiny/data.bin": bytes(range(256)), "tiny-1.0.dist-info/RECORD": b"r1\n"}
 
@@ -253,6 +256,27 @@ def test_device_code_that_cannot_be_read_is_said_so() -> None:
     ((where, what),) = device_code_differences(b"nonsense" * 4, container(PTX % b"one"))
     assert where == "device code"
     assert what.startswith("cannot be read")
+
+
+@pytest.mark.parametrize("section", [".aicore_binary", "__aicore_rel_binary", ".ascend.kernel.ascend950pr_9599.ops"])
+def test_ascend_device_code_is_named_with_its_symbol(section: str) -> None:
+    same, old, new = (cce([FakeEntry("same"), FakeEntry("run", arguments=size)]) for size in (8, 16, 24))
+
+    def library(*files: bytes) -> bytes:
+        return elf_library(parts=[Part(section, PROGBITS, ascend_kernels(*((1, file) for file in files)))])
+
+    found = compare_content("a.so", library(same, old), library(same, new))
+    assert [d.where for d in found] == [
+        f"section {section}",
+        f"section {section}, CCE ELF file 2 of 2, section __CCE_KernelArgSize",
+    ]
+    assert found[1].what.endswith(", in run__")
+
+    found = compare_content("a.so", library(same), library(same, new))
+    assert ("device code", "1 / 2 CCE ELF files") in [(d.where.rpartition(", ")[2], d.what) for d in found]
+
+    found = compare_content("a.so", library(same), library(same[:-8]))
+    assert found[1].what.startswith("cannot be read")
 
 
 @pytest.fixture(scope="session")

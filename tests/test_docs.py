@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +86,44 @@ def test_every_command_is_in_the_index() -> None:
     for name, command in app.commands.items():
         for sub in command.commands if isinstance(command, click.Group) else [""]:
             assert f"`archwright {name} {sub}".rstrip() in index
+
+
+#: Answers like the tool where there is no CANN: every command fails, those for JSON with an error as JSON.
+BOOTSTRAP = """\
+#!/bin/sh
+echo "ran: $*" >&2
+case "$*" in *--json*) echo '{"error": {"code": "AW334"}}';; esac
+exit 4
+"""
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_the_report_of_a_cann_machine_is_made_whatever_fails(built: bool, tmp_path: Path) -> None:
+    """The shell lines of docs/ascend.md, as they stand there."""
+    page = (ROOT / "docs" / "ascend.md").read_text()
+    (lines,) = [block for block in re.findall(r"```sh\n(.*?)```", page, re.S) if "ascend950-report" in block]
+    (tmp_path / "bootstrap").write_text(BOOTSTRAP)
+    (tmp_path / "bootstrap").chmod(0o755)
+    wheels = tmp_path / "dist" / "ascend950"
+    if built:
+        (wheels / "evidence").mkdir(parents=True)
+        (wheels / "evidence" / "a.level1.json").write_text("{}")
+        for name in ("a.whl", "b.whl"):
+            (wheels / name).touch()
+
+    run = subprocess.run(["sh", "-c", lines], cwd=tmp_path, env={"PATH": os.defpath}, capture_output=True, text=True)
+
+    assert run.returncode == 0, run.stderr
+    with tarfile.open(tmp_path / "ascend950-report.tgz") as archive:
+        names = {name.removeprefix("ascend950-report/") for name in archive.getnames()}
+        log = archive.extractfile("ascend950-report/log.txt")
+        assert log is not None
+        said = log.read().decode()
+    assert {"doctor.json", "freeze.json", "inspect.json", "log.txt"} < names
+    assert ("evidence/a.level1.json" in names) is built
+    for command in ("env create", "doctor", "env freeze", "build", "aot"):
+        assert f"ran: archwright {command} ascend950" in said
+    if built:
+        assert "dist/ascend950/a.whl dist/ascend950/b.whl" in said
+    for name in ("doctor", "freeze", "inspect"):
+        assert json.loads((tmp_path / "ascend950-report" / f"{name}.json").read_text())["error"]["code"] == "AW334"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from packaging.utils import parse_wheel_filename
 
-from archwright.abi import read_abi
+from archwright.abi import read_abi, smallest_policy
 from archwright.backend import Request
 from archwright.components import Component
 from archwright.environment import Environment
@@ -27,14 +27,16 @@ from archwright.finish import BuildReport, finish_metadata, finish_wheel
 from archwright.sources import SourceTree
 from archwright.targets import target_table
 
-SM100 = target_table().targets["sm100"]
+from .fuzz.builders import FakeEntry, ascend_kernels, cce
+
+SM100, ASCEND = (target_table().targets[name] for name in ("sm100", "ascend950"))
 FLOOR = SM100.floor
-INFO = "tiny-1.0+cu132.sm100.dist-info"
-RAW = f"tiny-1.0+cu132.sm100-cp312-cp312-linux_{os.uname().machine}.whl"
+VERSION = "1.0+cu132.sm100"
+INFO = f"tiny-{VERSION}.dist-info"
 METADATA = """\
 Metadata-Version: 2.2
 Name: tiny
-Version: 1.0+cu132.sm100
+Version: {version}
 Summary: {long}
 License-Expression: MIT
 License-File: WRONG
@@ -76,16 +78,24 @@ def request_(make_recipe: Callable[..., Component], environment: Environment) ->
 def raw(tmp_path: Path, module: Callable[..., bytes]) -> Callable[..., Path]:
     """Write a wheel as scikit-build-core hands it over."""
 
-    def write(binary: bytes | None = None, *, backwards: bool = False, without: str = "", folder: str = "raw") -> Path:
+    def write(
+        binary: bytes | None = None,
+        *,
+        backwards: bool = False,
+        without: str = "",
+        folder: str = "raw",
+        version: str = VERSION,
+    ) -> Path:
+        info = f"tiny-{version}.dist-info"
         members = {
             "tiny/__init__.py": b"value = 1\n",
             "tiny/_C.cpython-312-x86_64-linux-gnu.so": module() if binary is None else binary,
-            f"{INFO}/METADATA": METADATA.format(long="a long line " * 20).encode(),
-            f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux\n",
+            f"{info}/METADATA": METADATA.format(version=version, long="a long line " * 20).encode(),
+            f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux\n",
         }
         members.pop(without, None)
-        members[f"{INFO}/RECORD"] = "".join(f"{name},,\n" for name in members).encode()
-        path = tmp_path / folder / RAW
+        members[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in members).encode()
+        path = tmp_path / folder / f"tiny-{version}-cp312-cp312-linux_{os.uname().machine}.whl"
         path.parent.mkdir(exist_ok=True)
         with zipfile.ZipFile(path, "w") as archive:
             for name in sorted(members, reverse=backwards):
@@ -101,7 +111,7 @@ Finish = Callable[..., Path]
 @pytest.fixture
 def done(tmp_path: Path, request_: Request, source: SourceTree) -> Finish:
     def call(path: Path, request: Request = request_, folder: str = "out") -> Path:
-        facts: dict[str, Any] = {"target": "sm100", "tier": "official"}
+        facts: dict[str, Any] = {"target": request.target.name, "tier": "official"}
         return finish_wheel(path, tmp_path / folder, request, source, facts, BuildReport(tmp_path / "rejected"))
 
     return call
@@ -173,7 +183,7 @@ def test_prepared_metadata_is_the_same(
     raw: Callable[..., Path], done: Finish, request_: Request, tmp_path: Path
 ) -> None:
     path = tmp_path / "METADATA"
-    path.write_text(METADATA.format(long="a long line " * 20))
+    path.write_text(METADATA.format(version=VERSION, long="a long line " * 20))
     finish_metadata(path, request_.component)
     assert path.read_text() == read(done(raw()), f"{INFO}/METADATA")
 
@@ -300,3 +310,80 @@ def test_the_abi_is_read_from_the_binary(raw: Callable[..., Path]) -> None:
     assert abi.platform.startswith("manylinux_2_")
     assert set(abi.needs) <= {"GLIBC", "GLIBCXX", "CXXABI"}
     assert abi.needs["GLIBC"].startswith("2.")
+
+
+# ------------------------------------------------------------------------------------------------------ Ascend
+
+ASCEND_VERSION = "1.0+cann920.ascend950"
+#: A library that carries device code as CANN's `ascendc_library` does, and needs a newer glibc than the oldest policy.
+CARRIER = """
+#include <dlfcn.h>
+__asm__(".section .ascend.kernel.{soc}.ops, \\"a\\"\\n.incbin \\"{path}\\"\\n.previous");
+void *hello(void) {{ return dlopen("", 1); }}
+"""
+
+
+@pytest.fixture
+def ascend(request_: Request) -> Request:
+    """For Ascend, of a recipe with device code."""
+    component = replace(request_.component, units=(replace(request_.component.units[0], path="csrc/a.asc"),))
+    return Request(component, ASCEND, (), replace(request_.environment, target="ascend950", nvcc=""))
+
+
+@pytest.fixture
+def carrier(tmp_path: Path, module: Callable[..., bytes], gcc: str) -> Callable[..., bytes]:
+    """A module with this entry symbol for this SoC, linked to a stand-in for CANN's runtime."""
+
+    def make(entry: str = "scatter", soc: str = "ascend950pr_9599") -> bytes:
+        (tmp_path / "ops").write_bytes(ascend_kernels((1, cce([FakeEntry(entry)]))))
+        stub = tmp_path / "stub.so"
+        name = "-Wl,-soname,libascendcl.so"
+        subprocess.run([gcc, "-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", stub, name], check=True)
+        return module("-Wl,--no-as-needed", str(stub), source=CARRIER.format(soc=soc, path=tmp_path / "ops"))
+
+    return make
+
+
+def test_g4_g6_a_wheel_for_ascend_has_the_binarys_tag_and_lists_its_operations(
+    raw: Callable[..., Path], done: Finish, ascend: Request, carrier: Callable[..., bytes]
+) -> None:
+    """The tag is that of its glibc symbols alone: CANN's libraries are left out by name."""
+    wheel = done(raw(carrier(), version=ASCEND_VERSION), ascend)
+
+    record = json.loads(read(wheel, f"tiny-{ASCEND_VERSION}.dist-info/archwright.json"))
+    _, _, _, tags = parse_wheel_filename(wheel.name)
+    glibc = record["abi"]["needs"]["GLIBC"]
+    (platform,) = {tag.platform for tag in tags}
+    assert platform == record["abi"]["platform"] == smallest_policy((), [f"GLIBC_{glibc}"], os.uname().machine)
+    assert platform.startswith("manylinux_2_")
+    assert "libascendcl.so" in record["abi"]["libraries"]
+    assert record["inventory"] == {"dav-3510": ["scatter"]}
+    assert record["claims"]["device_compile"] == "not verified here"
+
+
+def test_g4_aw424_operations_for_another_chip_only(
+    raw: Callable[..., Path], done: Finish, ascend: Request, carrier: Callable[..., bytes], tmp_path: Path
+) -> None:
+    """The kind of fault: built for A5, and the operation is there for the other chip alone."""
+    path = raw(carrier(soc="ascend910b1"), version=ASCEND_VERSION)
+    error = error_of(done, path, ascend, tmp_path / "out")
+    assert error.code == "AW424"
+    assert "device code for ascend910b1; dav-3510 expected" in error.found
+
+
+def test_g5_a_wheel_for_ascend_without_its_files_or_its_kernels_fails(
+    raw: Callable[..., Path], done: Finish, ascend: Request, module: Callable[..., bytes], tmp_path: Path
+) -> None:
+    """The kind of fault: a step failed unnoticed, and the wheel is empty."""
+    empty = raw(module(), version=ASCEND_VERSION)
+    assert error_of(done, empty, ascend, tmp_path / "out").found.endswith("no Ascend device code at all")
+    without = raw(without="tiny/_C.cpython-312-x86_64-linux-gnu.so", version=ASCEND_VERSION, folder="without")
+    assert error_of(done, without, ascend, tmp_path / "out").code == "AW401"
+
+
+def test_g6_aw402_a_wheel_for_ascend_above_the_targets_floor(
+    raw: Callable[..., Path], done: Finish, ascend: Request, carrier: Callable[..., bytes], tmp_path: Path
+) -> None:
+    old = replace(ASCEND, floor={"glibc": "2.1", "GLIBCXX": "3.4.1", "CXXABI": "1.3"})
+    path = raw(carrier(), version=ASCEND_VERSION)
+    assert error_of(done, path, replace(ascend, target=old), tmp_path / "out").code == "AW402"

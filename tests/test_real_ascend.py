@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,8 +13,10 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from archwright.cann import guard_facts
 from archwright.elf import HIIPU, Elf, embedded_elfs
 from archwright.kernels import read_device_code
+from archwright.targets import target_table
 
 pytestmark = pytest.mark.wheels
 
@@ -54,3 +60,34 @@ def test_sections_and_symbols_are_those_that_others_read(library: Path, tmp_path
             assert [(s.binding, s.value, s.size) for s in elf.symbols()] == [
                 (names[s["st_info"]["bind"]], s["st_value"], s["st_size"]) for t in tables for s in t.iter_symbols()
             ]
+
+
+def test_g3_the_guard_asks_for_what_torch_npu_needs_of_cann(library: Path) -> None:
+    """Of libtorch_npu.so and what it brings: all that is neither the system's, torch's nor its own."""
+    floor = target_table().targets["ascend950"].cann
+    assert floor is not None
+    files = [library, library.with_name("libtensorpipe.so")]
+    own = {path.name for folder in ("torch_npu", "torch") for path in (library.parents[2] / folder / "lib").iterdir()}
+    needed = dict.fromkeys(name for path in files for name in Elf(path.read_bytes()).dynamic().needed)
+    system = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so\.\d|ld-linux-.*")
+    assert guard_facts(floor)["libraries"] == [n for n in needed if n not in own and not system.fullmatch(n)]
+
+
+def test_g3_the_real_torch_without_cann_fails_with_the_guards_words(library: Path, root: Path, tmp_path: Path) -> None:
+    """`import deepinfer, torch`: torch loads torch_npu by itself, and the loader's own words name no CANN."""
+    floor = target_table().targets["ascend950"].cann
+    assert floor is not None
+    facts = {"distribution": "pkg", "version": "1", "package": "pkg", "torch": None, "torch_npu": "2.13.0rc1"}
+    facts |= {"python": "3.12", "processor": platform.machine(), "cann": guard_facts(floor)}
+    package = tmp_path / "pkg"
+    package.mkdir()
+    shutil.copy(root / "csrc" / "guard" / "_archwright.py", package)
+    (package / "_archwright.json").write_text(json.dumps(facts | {"nccl": None, "driver": False, "pack": None}))
+    (package / "__init__.py").write_text("from . import _archwright\n_archwright.check_before('pkg._C')\n")
+    python = library.parents[5] / "bin" / "python"
+    run = subprocess.run(
+        [python, "-c", "import pkg, torch"], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert "RuntimeError: Failed to load the backend extension: torch_npu" in run.stderr
+    assert "AW611: CANN's libraries cannot be loaded\n  found:  libhccl.so: cannot open" in run.stderr
+    assert "set_env.sh" in run.stderr

@@ -65,7 +65,12 @@ def test_an_unknown_target_is_wrong_usage(asked: str) -> None:
         *(("b200", "sm100"), ("GB300", "sm100"), ("sm_100a", "sm100"), ("sm_103a", "sm100"), ("SM100", "sm100")),
         *(("Ascend 950PR", "ascend950"), ("dav-3510", "ascend950"), ("A5", "ascend950")),
         *(("910_95", "ascend950"), ("Ascend910_95", "ascend950"), ("Ascend910_9599", "ascend950")),
-        *(("Ascend950PR_9599", "ascend950"), ("ascend950dt_9582", "ascend950"), ("Ascend950DT_950x", "ascend950")),
+        *(
+            ("Ascend950", "ascend950"),
+            ("Ascend950PR_9599", "ascend950"),
+            ("ascend950dt_9582", "ascend950"),
+            ("Ascend950DT_950x", "ascend950"),
+        ),
     ],
 )
 def test_another_name_of_a_target_suggests_it(asked: str, meant: str) -> None:
@@ -87,10 +92,23 @@ def test_g1_an_unknown_soc_is_answered_with_what_is_supported(asked: str) -> Non
         assert device in caught.value.needed
 
 
+@pytest.mark.parametrize("soc", ["Ascend950PR_9599", "ascend950dt_95A2", "ascend950", "Ascend910_9599"])
+def test_the_one_table_of_chips_leads_to_the_target(soc: str) -> None:
+    """The reader of device code asks it too (tests/test_cce.py)."""
+    found = target_table().of_soc(soc)
+    assert found is not None
+    assert (found.name, list(found.devices)) == ("ascend950", ["dav-3510"])
+
+
+@pytest.mark.parametrize("soc", ["", "ascend910b1", "Ascend910_9391", "ascend950xx_1", "ascend9500", "ascend310p3"])
+def test_other_chips_have_no_target(soc: str) -> None:
+    assert target_table().of_soc(soc) is None
+
+
 def test_names_of_chips_are_no_others_name() -> None:
     """No SoC name is refused, and no alias is one: each name leads to one place."""
     table = target_table()
-    for name in ("ascend950pr9599", "ascend950dt9582", "ascend91095", "ascend9109599", "91095"):
+    for name in ("ascend950", "ascend950pr9599", "ascend950dt9582", "ascend91095", "ascend9109599", "91095"):
         assert not [r.what for r in table.refused if r(name)]
         assert name not in table.aliases
 

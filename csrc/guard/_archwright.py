@@ -7,10 +7,12 @@ but the standard library, starts no CUDA context (devices are asked through NVML
 
 import ctypes
 import importlib.abc
+import importlib.machinery
 import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 import warnings
@@ -35,7 +37,7 @@ def _stop(*words):
 
 
 def check():
-    """Check Python, processor, torch, NCCL, the driver and the devices against what the wheel was built for."""
+    """Check Python, processor, torch, what it needs of CUDA or CANN, and the devices against what the wheel is for."""
     if os.environ.get("ARCHWRIGHT_GUARD", "").lower() == "off":
         return
     _check_python()
@@ -45,20 +47,40 @@ def check():
         _check_nccl()
     if FACTS["driver"]:
         _check_driver()
-    _check_devices()
+    if FACTS["torch_npu"]:
+        _check_torch_npu()
+    if FACTS["cann"]:
+        _check_cann(**FACTS["cann"])
+    else:
+        _check_devices()
     if FACTS["pack"]:
         _check_compiler(**FACTS["pack"])
 
 
 def check_before(module):
-    """Run `check` when `module` is about to be imported, not before: its package is usable without it."""
+    """Run `check` when `module` is about to be loaded, not before: its package is usable without it.
+
+    For Ascend also in front of torch_npu: `import torch` loads it unasked, and fails with a riddle where it cannot.
+    """
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path=None, target=None):
-            if name == module:
-                check()
+            if name != module and not (name == "torch_npu" and FACTS["cann"]):
+                return None
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader.create_module = _checked(spec.loader.create_module)
+            return spec  # to look where a module is does not load it, and is no reason to stop anybody
 
     sys.meta_path.insert(0, Finder())
+
+
+def _checked(create_module):
+    def create(spec):
+        check()
+        return create_module(spec)
+
+    return create
 
 
 def _check_python():
@@ -173,6 +195,78 @@ def _check_devices():
             "this wheel's kernels are for that architecture only: launches would fail with 'no kernel image'",
             "install the wheel for this device's target, where there is one (`archwright targets`)",
         )
+
+
+def _check_torch_npu():
+    found = _version("torch-npu")
+    if found is None or _numbers(found)[:2] != _numbers(FACTS["torch_npu"])[:2]:
+        minor = ".".join(FACTS["torch_npu"].split(".")[:2])
+        _stop(
+            "AW610",
+            "another torch_npu than the wheel was built against",
+            f"torch_npu {found}" if found else "no torch_npu",
+            f"torch_npu {minor}.* (built against {FACTS['torch_npu']})",
+            "the wheel is linked to it, and it fits one minor version of torch only",
+            f"pip install 'torch-npu=={FACTS['torch_npu']}', or build the wheel again for this one",
+        )
+
+
+def _check_cann(release, libraries, variables, roots, device):
+    """CANN's libraries, in the order in which torch_npu needs them, and the file by which upstream finds an NPU."""
+    for name in libraries:
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            state, fix = _cann_here(variables, roots, release)
+            _stop(
+                "AW611",
+                "CANN's libraries cannot be loaded",
+                f"{error}; {state}",
+                f"CANN {release} or newer, with its set_env.sh sourced in this shell, and the driver's libraries",
+                "this module and torch_npu are linked to them; they are Huawei's, and no wheel can bring them",
+                fix,
+            )
+    if not os.path.exists(device):
+        _stop(
+            "AW612",
+            "no Ascend driver",
+            f"{device} is not there",
+            f"the driver of Huawei's NPU and an {_devices()}",
+            "by this file upstream decides between Ascend and CUDA: without it, it would look for CUDA modules",
+            f"install the driver, or in a container pass the devices: `--device {device} --device /dev/davinci0 ...`",
+        )
+
+
+def _cann_here(variables, roots, release):
+    """What the environment says of CANN, and the line that mends it."""
+    usual = _sourcing([os.path.expanduser(root) for root in roots])
+    usual = usual or f"install CANN {release}, then `source <its root>/set_env.sh`"
+    name = next((name for name in variables if os.environ.get(name)), None)
+    if name is None:
+        return f"neither {' nor '.join(variables)} is set: CANN's environment is not sourced", usual
+    root = os.environ[name]
+    if not os.path.isdir(root):
+        return f"{name} names {root}, which is not a folder", f"`unset {name}`, then {usual}"
+    real, folders = os.path.realpath(root), os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    own = next((path for path in folders if path and os.path.realpath(path).startswith(real + os.sep)), None)
+    if own is None:
+        again = _sourcing([root]) or f"{root} has no set_env.sh: {usual}"
+        return f"{name} names {root}, and LD_LIBRARY_PATH has nothing of it", again
+    return (
+        f"{name} names {root}, and LD_LIBRARY_PATH has {own}",
+        "install what is missing again: libascend_hal.so and other libraries of the driver with the driver (in a "
+        "container mount /usr/local/Ascend/driver), all others with CANN",
+    )
+
+
+def _sourcing(roots):
+    """The line that activates the first CANN among `roots`; its script is in its root, or beside it (CANN 8)."""
+    scripts = [
+        os.path.join(folder, "set_env.sh")
+        for root in roots
+        for folder in (root, os.path.dirname(os.path.abspath(root)))
+    ]
+    return next((f"`source {shlex.quote(script)}`" for script in scripts if os.path.isfile(script)), None)
 
 
 def _check_compiler(distribution, variables):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .cann import guard_facts
 from .cellock import cell_lock
 from .components import Component, components, select_cells
 from .environment import Environment, environment_of_prefix, use_nccl_root
@@ -346,6 +347,8 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "python": target_table().python,
         "processor": platform.machine(),
         "torch": environment.torch if component.torch else None,
+        "torch_npu": component.torch_npu,
+        "cann": guard_facts(request.target.cann) if request.target.cann else None,
         "nccl": component.nccl,
         "driver": component.driver,
         "devices": {

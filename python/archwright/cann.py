@@ -29,6 +29,7 @@ __all__ = [
     "cann_at",
     "check_cann_floor",
     "find_cann",
+    "guard_facts",
     "owner_of",
     "parse_release",
     "system_wide_record",
@@ -44,6 +45,13 @@ _SYSTEM = Path("/usr/local/Ascend")
 #: Written by the last installer that ran as root: it may be of another CANN than the active one.
 _SYSTEM_RECORD = Path("/etc/Ascend/ascend_cann_install.info")
 _RECORD = "ascend_toolkit_install.info"
+#: Of CANN, what torch_npu 2.13.0rc1 is linked to, in that order (tests/test_real_ascend.py compares).
+_LIBRARIES = (
+    *("libhccl.so", "libascendcl.so", "libacl_op_compiler.so", "libge_runner.so", "libgraph.so"),
+    "libacl_tdt_channel.so",
+)
+#: The file by which DeepInfer and FlashMLA know that they run on Ascend: its driver makes it.
+_DEVICE = "/dev/davinci_manager"
 
 
 @dataclass(frozen=True)
@@ -190,6 +198,18 @@ def find_cann(environment: Mapping[str, str] = os.environ, home: Path | None = N
             fix=" or ".join(f"`{cann.activation}`" for cann in found),
         )
     return found[0] if found else None
+
+
+def guard_facts(floor: Version) -> dict[str, object]:
+    """What the import guard of a wheel for Ascend has to know (csrc/guard/_archwright.py, `_check_cann`)."""
+    tops = (str(_SYSTEM), "~/Ascend")
+    return {
+        "release": str(floor),
+        "libraries": list(_LIBRARIES),
+        "variables": list(VARIABLES),
+        "roots": [f"{top}/{name}" for top in tops for name in ("cann", "ascend-toolkit/latest")],
+        "device": _DEVICE,
+    }
 
 
 def check_cann_floor(cann: Cann, floor: Version) -> None:

@@ -13,8 +13,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .elf import HIIPU, RELOCATABLE, SECTION_PROGBITS, Damaged, Elf, embedded_elfs
+from .targets import target_table
 
-__all__ = ["REL_SECTION", "UNKNOWN", "AscendCode", "AscendKernel", "ascend_libraries", "carried_code", "read_cce"]
+__all__ = [
+    "REL_SECTION",
+    "UNKNOWN",
+    "AscendCode",
+    "AscendKernel",
+    "ascend_libraries",
+    "carried_code",
+    "carries_code",
+    "read_cce",
+]
 
 UNKNOWN = "unknown"
 
@@ -140,6 +150,11 @@ def carried_code(elf: Elf, member: str) -> Iterator[AscendCode]:
                 yield read_cce(data, member, section.name)
 
 
+def carries_code(section: str) -> bool:
+    """Whether a section of this name is made to hold Ascend device code."""
+    return section in _SECTIONS or section.startswith(_KERNEL_SECTION)
+
+
 def ascend_libraries(needed: tuple[str, ...]) -> list[str]:
     """Those of the `needed` libraries that belong to CANN or torch_npu."""
     return [name for name in needed if any(fnmatch.fnmatch(name, pattern) for pattern in _LIBRARIES)]
@@ -162,8 +177,9 @@ def _entries(content: memoryview, name: str) -> Iterator[tuple[str, memoryview]]
 
 
 def _arch(soc: str) -> str:
-    """Names of the Ascend 950 are those of upstream.md; any other SoC is its own architecture."""
-    return "dav-3510" if soc.lower().startswith(("ascend950", "ascend910_95")) else soc or UNKNOWN
+    """The architecture of a target's chips; any other SoC is one of its own."""
+    target = target_table().of_soc(soc)
+    return next(iter(target.devices)) if target else soc or UNKNOWN
 
 
 def _core(name: str, meta: memoryview | None, container: str) -> str:

@@ -19,9 +19,10 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from .cce import carries_code
 from .cubin import ptx_arch, read_cubin
 from .demangle import demangle, short_name
-from .elf import Damaged
+from .elf import HIIPU, Damaged, embedded_elfs
 from .fatbin import Entry, Kind, read_fatbin
 
 __all__ = ["DeviceCode", "Difference", "compare_content", "compare_wheels", "device_code_differences"]
@@ -193,11 +194,27 @@ def _compare_elf(one: bytes, two: bytes, device_code: DeviceCode = lambda one, t
         yield f"section {name}", _first_byte(a, b) + _symbol_at(left, ours[name], _offset(a, b))
         if name.partition("#")[0] in _FATBIN:
             yield from ((f"section {name}, {where}", what) for where, what in device_code(a, b))
+        elif carries_code(name):
+            yield from ((f"section {name}, {where}", what) for where, what in _compare_carried(a, b))
     if ours.keys() == theirs.keys() and not differing:
         moved = [name for name in shared if dict(ours[name].header) != dict(theirs[name].header)]
         yield from ((f"section {name}", "another place, type or flags") for name in moved)
         if not moved:
             yield "outside every section", _first_byte(one, two)
+
+
+def _compare_carried(one: bytes, two: bytes) -> Iterator[tuple[str, str]]:
+    """What differs between the CCE ELF files in two sections of Ascend device code, one by one in their order."""
+    try:
+        ours, theirs = (list(embedded_elfs(content, HIIPU)) for content in (one, two))
+    except Damaged as damage:
+        yield "device code", f"cannot be read: {damage}"
+        return
+    if len(ours) != len(theirs):
+        yield "device code", f"{len(ours)} / {len(theirs)} CCE ELF files"
+    for number, (a, b) in enumerate(zip(ours, theirs, strict=False), 1):
+        where = f"CCE ELF file {number} of {len(ours)}"
+        yield from ((f"{where}, {inside}", what) for inside, what in _compare_elf(bytes(a), bytes(b)) if a != b)
 
 
 def _sections(elf: ELFFile) -> dict[str, Any]:

@@ -127,6 +127,9 @@ CATALOGUE: dict[str, ErrorKind] = {
     "AW607": ErrorKind("kernel is not in the AOT pack", Exit.CHECK_FAILED),
     "AW608": ErrorKind("AOT pack is damaged", Exit.CHECK_FAILED),
     "AW609": ErrorKind("neither an AOT pack nor a compiler", Exit.CHECK_FAILED),
+    "AW610": ErrorKind("another torch_npu than the wheel was built against", Exit.CHECK_FAILED),
+    "AW611": ErrorKind("CANN's libraries cannot be loaded", Exit.CHECK_FAILED),
+    "AW612": ErrorKind("no Ascend driver", Exit.CHECK_FAILED),
     # 7xx: the simulated device and AOT packs
     "AW701": ErrorKind("unknown device", Exit.USAGE),
     "AW702": ErrorKind("no C++ compiler for the simulated device", Exit.UNFIT),

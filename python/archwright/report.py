@@ -90,9 +90,13 @@ def _show_table(headings: Sequence[str], rows: list[list[str]]) -> None:
 
 
 def show_comparison(comparison: Comparison) -> None:
-    old, new = (", ".join(releases) or "no device code" for releases in comparison.toolkits)
+    made = [
+        f"{what} {', '.join(old) or 'none'} -> {', '.join(new) or 'none'}; "
+        for what, (old, new) in (("nvcc", comparison.toolkits), ("compilers", comparison.compilers))
+        if old or new
+    ]
     was, now = comparison.bytes
-    say(f"nvcc {old} -> {new}; {was / 2**20:.2f} -> {now / 2**20:.2f} MiB", "bold")
+    say(f"{''.join(made)}{was / 2**20:.2f} -> {now / 2**20:.2f} MiB", "bold")
     for sign, keys in (("-", comparison.removed), ("+", comparison.added)):
         for name, arch in keys:
             say(f"  {sign} {short_name(demangle(name), 100)} ({arch})")

@@ -99,7 +99,7 @@ class TargetTable:
         """
         if asked in self.targets:
             return self.targets[asked]
-        name = re.sub(r"[\s_.-]+", "", asked.casefold()).removeprefix("nvidia")
+        name = _plain(asked)
         known = ", ".join(self.targets)
         for refusal in self.refused:
             if refusal(name):
@@ -110,7 +110,8 @@ class TargetTable:
                     why=refusal.reason,
                     fix=f"use {refusal.instead}",
                 )
-        meant = name if name in self.targets else self.aliases.get(name) or self._of_soc(name)
+        chips = self.of_soc(asked)
+        meant = name if name in self.targets else self.aliases.get(name) or (chips and chips.name)
         raise fail(
             "AW101",
             found=f"target '{asked}'",
@@ -119,9 +120,15 @@ class TargetTable:
             fix=f"say `{meant}`" if meant else "run `archwright targets` for the list",
         )
 
-    def _of_soc(self, name: str) -> str | None:
-        """The target that has a chip of this name."""
-        return next((t.name for t in self.targets.values() if any(re.fullmatch(soc, name) for soc in t.socs)), None)
+    def of_soc(self, soc: str) -> Target | None:
+        """The target that has a chip of this name, as CANN, torch_npu and libraries spell it."""
+        name = _plain(soc)
+        return next((t for t in self.targets.values() if any(re.fullmatch(soc, name) for soc in t.socs)), None)
+
+
+def _plain(name: str) -> str:
+    """A device's or chip's name in the form that patterns are written for: in one case, without separators."""
+    return re.sub(r"[\s_.-]+", "", name.casefold()).removeprefix("nvidia")
 
 
 @functools.cache
