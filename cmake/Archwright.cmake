@@ -37,18 +37,25 @@ endforeach()
 target_compile_definitions(archwright_torch INTERFACE TORCH_API_INCLUDE_EXTENSION_H)
 
 # archwright_extension(<dotted module>
-#   [INCLUDES dir...] [DEFINITIONS def...] [CXX_OPTIONS opt...] [CUDA_OPTIONS opt...]
+#   [INCLUDES dir...] [DEFINITIONS def...] [CXX_OPTIONS opt...] [CUDA_OPTIONS opt...] [ASC_OPTIONS opt...]
 #   [LIBRARIES target...] [PRECOMPILE header...])
 #
 # Defines the extension module from ARCHWRIGHT_UNITS and installs it where its dotted name says. With
 # ARCHWRIGHT_HOST_ONLY it only compiles the units that are there.
 function(archwright_extension module)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "INCLUDES;DEFINITIONS;CXX_OPTIONS;CUDA_OPTIONS;LIBRARIES;PRECOMPILE")
+    cmake_parse_arguments(
+        PARSE_ARGV 1
+        arg
+        ""
+        ""
+        "INCLUDES;DEFINITIONS;CXX_OPTIONS;CUDA_OPTIONS;ASC_OPTIONS;LIBRARIES;PRECOMPILE"
+    )
     string(REPLACE "." "/" path "${module}")
     get_filename_component(folder "${path}" DIRECTORY)
     get_filename_component(name "${path}" NAME)
 
     list(TRANSFORM ARCHWRIGHT_UNITS PREPEND "${ARCHWRIGHT_SOURCE}/" OUTPUT_VARIABLE sources)
+    list(FILTER sources EXCLUDE REGEX "\\.asc$") # archwright_device_code compiles those
     if(ARCHWRIGHT_HOST_ONLY)
         add_library(extension OBJECT ${sources})
         target_link_libraries(extension PRIVATE Python::Module)
@@ -78,7 +85,7 @@ function(archwright_extension module)
     foreach(option IN LISTS arg_CUDA_OPTIONS)
         target_compile_options(extension PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${option}>")
     endforeach()
-    archwright_device_code(extension)
+    archwright_device_code(extension ${arg_ASC_OPTIONS})
 
     # No path of this machine in the objects: asserts and TORCH_CHECK messages carry __FILE__. Only host files see the
     # build folder (through the precompiled header), and only there does ccache ignore the option's value.

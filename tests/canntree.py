@@ -10,7 +10,7 @@ import pytest
 
 from archwright import cann
 
-__all__ = ["LAYOUTS", "STAND_IN", "Layout", "activate", "arm", "good", "make_cann", "no_cann"]
+__all__ = ["LAYOUTS", "STAND_IN", "Layout", "activate", "arm", "good", "make_cann", "no_cann", "record"]
 
 Layout = Literal["8.x", "9.1", "9.2"]
 
@@ -23,6 +23,13 @@ LAYOUTS: tuple[tuple[Layout, str, str], ...] = (
 
 #: What the compilers and linkers of these trees say; a test that wants to record calls writes its own in their place.
 STAND_IN = "the recording stand-in of a test, not a compiler: it makes nothing"
+
+#: A stand-in that notes its words, then writes a text where an object should be.
+_RECORDER = """\
+#!/bin/sh
+echo "${ARCHWRIGHT_LAUNCHED:+launched }$(basename "$0") $*" >>'@log@'
+while [ $# -gt 0 ]; do [ "$1" = -o ] && echo '@stand-in@' >"$2"; shift; done
+"""
 
 #: One of the known places for each: which release has which is not documented.
 _PROGRAMS: dict[Layout, str] = {
@@ -71,6 +78,13 @@ def make_cann(root: Path, version: str = "9.2.0", processor: str = "aarch64", la
         "export ASCEND_HOME_PATH=${ASCEND_TOOLKIT_HOME}\n"
     )
     return root
+
+
+def record(found: cann.Cann, log: Path) -> None:
+    """Let its compiler and its linker write down in `log` how they are called."""
+    for program in (found.bisheng, found.ld_lld):
+        assert program is not None
+        program.write_text(_RECORDER.replace("@log@", str(log)).replace("@stand-in@", STAND_IN))
 
 
 def activate(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

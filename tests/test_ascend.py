@@ -46,7 +46,7 @@ def test_host_files_can_be_chosen_where_no_wheel_is_built_yet() -> None:
         (("build", "ascend950", "deep_ep", "--host-only"), "AW104", 3),
         (("build", "sm90", "engine", "--host-only"), "AW106", 3),
         (("build", "ascend950", "tilelang_ops", "--host-only"), "AW109", 2),
-        (("build", "ascend950", "flash_mla"), "AW105", 3),
+        (("build", "ascend950", "flash_mla"), "AW334", 4),
     ],
 )
 def test_what_is_refused_stays_refused(
@@ -56,10 +56,25 @@ def test_what_is_refused_stays_refused(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
 
 
-def test_a_cell_without_wheels_says_what_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["build", "ascend950", "engine", "--json"])
+def test_without_cann_it_says_what_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["build", "ascend950", "--json"])
 
-    assert "--host-only" in json.loads(capsys.readouterr().out)["error"]["why"]
+    fix = json.loads(capsys.readouterr().out)["error"]["fix"]
+    assert all(words in fix for words in ("doctor ascend950", "ascend950 engine", "--host-only", "--lower-only"))
+
+
+def test_the_engine_needs_no_cann(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "ascend950", "engine", "--plan", "--json"]) == 0
+
+
+def test_a_stale_variable_stops_a_lowering_before_it_begins(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_HOME_PATH", "/nonexistent")
+    assert main(["aot", "ascend950", "--lower-only", "--plan", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "AW334"
+
+    assert main(["build", "ascend950", "--host-only", "--plan", "--json"]) == 0
 
 
 def test_the_plan_of_host_files_has_no_device_files(capsys: pytest.CaptureFixture[str]) -> None:

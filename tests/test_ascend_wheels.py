@@ -18,7 +18,7 @@ from archwright.report import html_page
 
 from .fuzz.builders import PROGBITS, FakeEntry, Part, ascend_kernels, cce, container, cubin, entry, library
 
-VERSION = "1.0+cann920.ascend950"
+VERSION = "1.0+cann92.ascend950"
 NAME = f"tiny-{VERSION}-cp312-cp312-manylinux_2_5_x86_64.whl"
 INFO = f"tiny-{VERSION}.dist-info"
 MODULE = "tiny/_C.cpython-312-x86_64-linux-gnu.so"
@@ -54,7 +54,7 @@ def make(
         without: str = "",
     ) -> Path:
         monkeypatch.setattr(inspection, "components", lambda: {"tiny": component})
-        record = {"component": "tiny", "target": target}
+        record = {"component": "tiny", "target": target, "toolchain": {"cann": {"version": "9.2.0-beta.2"}}}
         info = f"{'-'.join(name.split('-')[:2])}.dist-info"
         files = {f"{info}/archwright.json": json.dumps(record).encode(), **members}
         return make_wheel(tmp_path / name, files, without=without)
@@ -205,6 +205,11 @@ def test_ascend_code_in_a_wheel_for_cuda_fails(
 def test_g5_a_wheel_without_its_files_fails(make: Make, make_recipe: Callable[..., Component]) -> None:
     recipe = replace(make_recipe("c" * 64), wheel_expect=("tiny/*.so", "tiny/kernels/*.aibin"))
     assert failed(make({MODULE: module()}, component=recipe)) == {"AW401": ("no file tiny/kernels/*.aibin",)}
+
+
+def test_a_wheel_says_which_cann_made_it(make: Make) -> None:
+    path = make({MODULE: module(JUDGED)}, name=NAME.replace("cann92", "cann93"))
+    assert failed(path) == {"AW422": ("archwright.json says CANN 9.2.0-beta.2, the version says cann93",)}
 
 
 def test_a_host_only_wheel_is_unknown_too(make: Make, make_recipe: Callable[..., Component]) -> None:

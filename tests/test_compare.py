@@ -103,7 +103,7 @@ def test_cccls_list_of_architectures_makes_no_new_kernel(make: Make) -> None:
     assert (found.added, found.removed, found.changed) == ((), (), ())
 
 
-NAME = "tiny-1.0+cann920.ascend950-cp312-cp312-manylinux_2_34_x86_64.whl"
+NAME = "tiny-1.0+cann92.ascend950-cp312-cp312-manylinux_2_34_x86_64.whl"
 SECTION = ".ascend.kernel.{soc}.ops"
 
 
@@ -116,7 +116,7 @@ def ascend(
     def subject(files: dict[str, bytes]) -> Subject:
         wheel = read_wheel(make_wheel(tmp_path / NAME, files))
         code = read_device_code(wheel.members)
-        return Subject(wheel, code, make_recipe("c" * 64), target_table().targets["ascend950"], (), "cann920", {})
+        return Subject(wheel, code, make_recipe("c" * 64), target_table().targets["ascend950"], (), "cann92", {})
 
     return subject
 

@@ -57,9 +57,9 @@ def test_an_experimental_target_has_no_official_cells() -> None:
 
 
 def test_f3_every_gap_of_aarch64_is_named() -> None:
-    gaps = [c for c in matrix() if c.processor == "aarch64"]
+    gaps = [c for c in matrix() if c.processor == "aarch64" and (c.target != "ascend950" or not c.available)]
 
-    assert len(gaps) == 21
+    assert len(gaps) == 18, "where CANN is, are mostly such machines: nothing is withheld from them"
     for cell in gaps:
         assert not cell.available
         assert "aarch64" in cell.pending or "issue" in cell.pending or cell.reason
@@ -81,12 +81,11 @@ def test_names_keep_their_order_and_repeats_do_not_build_twice() -> None:
     assert select("sm100", "engine", "deep_ep", "engine") == ["engine", "deep_ep"]
 
 
-def test_what_is_not_built_yet_names_its_issue() -> None:
-    error = error_of("ascend950", "engine")
+def test_what_no_such_processor_has_built_is_refused() -> None:
+    error = error_of("sm100", "engine", processor="aarch64")
 
     assert error.code == "AW105"
     assert error.exit is Exit.REFUSED == 3
-    assert "issue 6" in error.why
 
 
 def test_sm90_without_names_wants_the_flag_and_then_builds_what_can_be_built() -> None:

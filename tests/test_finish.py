@@ -20,6 +20,7 @@ from packaging.utils import parse_wheel_filename
 
 from archwright.abi import read_abi, smallest_policy
 from archwright.backend import Request
+from archwright.cann import cann_at
 from archwright.components import Component
 from archwright.environment import Environment
 from archwright.errors import ArchwrightError
@@ -27,6 +28,7 @@ from archwright.finish import BuildReport, finish_metadata, finish_wheel
 from archwright.sources import SourceTree
 from archwright.targets import target_table
 
+from .canntree import make_cann
 from .fuzz.builders import FakeEntry, ascend_kernels, cce
 
 SM100, ASCEND = (target_table().targets[name] for name in ("sm100", "ascend950"))
@@ -314,7 +316,7 @@ def test_the_abi_is_read_from_the_binary(raw: Callable[..., Path]) -> None:
 
 # ------------------------------------------------------------------------------------------------------ Ascend
 
-ASCEND_VERSION = "1.0+cann920.ascend950"
+ASCEND_VERSION = "1.0+cann92.ascend950"
 #: A library that carries device code as CANN's `ascendc_library` does, and needs a newer glibc than the oldest policy.
 CARRIER = """
 #include <dlfcn.h>
@@ -324,10 +326,14 @@ void *hello(void) {{ return dlopen("", 1); }}
 
 
 @pytest.fixture
-def ascend(request_: Request) -> Request:
-    """For Ascend, of a recipe with device code."""
+def ascend(request_: Request, tmp_path: Path) -> Request:
+    """For Ascend, of a recipe with device code, with a CANN whose compiler only says what it is."""
+    cann = cann_at(make_cann(tmp_path / "cann", processor=os.uname().machine), "a test")
+    assert cann.bisheng
+    cann.bisheng.write_text("#!/bin/sh\necho bisheng of a test\n")
     component = replace(request_.component, units=(replace(request_.component.units[0], path="csrc/a.asc"),))
-    return Request(component, ASCEND, (), replace(request_.environment, target="ascend950", nvcc=""))
+    environment = replace(request_.environment, target="ascend950", nvcc="")
+    return Request(component, ASCEND, (), environment, cann=cann)
 
 
 @pytest.fixture
@@ -351,6 +357,10 @@ def test_g4_g6_a_wheel_for_ascend_has_the_binarys_tag_and_lists_its_operations(
     wheel = done(raw(carrier(), version=ASCEND_VERSION), ascend)
 
     record = json.loads(read(wheel, f"tiny-{ASCEND_VERSION}.dist-info/archwright.json"))
+    said = record["toolchain"]["cann"]
+    assert (said["version"], said["bisheng"], len(said["bisheng_sha256"])) == ("9.2.0", "bisheng of a test", 64)
+    sbom = json.loads(read(wheel, f"tiny-{ASCEND_VERSION}.dist-info/sboms/tiny.cdx.json"))
+    assert {"CANN", "CCCL"} & {part["name"] for part in sbom["components"]} == {"CANN"}
     _, _, _, tags = parse_wheel_filename(wheel.name)
     glibc = record["abi"]["needs"]["GLIBC"]
     (platform,) = {tag.platform for tag in tags}

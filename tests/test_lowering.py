@@ -11,7 +11,7 @@ from archwright.wheelfile import read_wheel
 
 from .conftest import Run
 
-pytestmark = pytest.mark.wheels
+pytestmark = [pytest.mark.wheels, pytest.mark.timeout(3400)]
 
 
 def test_every_operation_of_the_shipped_shapes_lowers(run: Run, tmp_path: Path) -> None:

@@ -20,17 +20,11 @@ from archwright.lowering import compile_pack
 from archwright.packing import collect
 from archwright.targets import target_table
 
-from .canntree import LAYOUTS, Layout, make_cann
+from .canntree import LAYOUTS, Layout, make_cann, record
 from .test_ascsource import GOOD
 
 pytestmark = pytest.mark.wheels
 
-#: Notes its words, then writes a text where an ELF file should be.
-RECORDER = """\
-#!/bin/sh
-echo "$(basename "$0") $*" >>{log}
-while [ $# -gt 0 ]; do [ "$1" = -o ] && echo 'the recording stand-in of a test, not a compiler' >"$2"; shift; done
-"""
 PACKAGE = "archwright_aot_tilelang_ops"
 ENTRY = "ascend/0123"
 OPTIONS = ["-O2", "-fPIC", "-std=c++20", "-mllvm", "-cce-aicore-dcpreload-args=false", "--npu-arch=dav-3510"]
@@ -80,8 +74,7 @@ def test_the_command_lines_for_each_layout_of_cann(
     cann = cann_at(make_cann(tmp_path / "Ascend" / place, version, platform.machine(), layout), "a test")
     assert cann.bisheng and cann.ld_lld
     log = tmp_path / "log"
-    for program in (cann.bisheng, cann.ld_lld):
-        program.write_text(RECORDER.format(log=log))
+    record(cann, log)
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("BISHENG_HOME", raising=False)
 

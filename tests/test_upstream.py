@@ -164,6 +164,21 @@ def test_the_engine_requires_what_upstream_requires(component: Component, tree: 
     assert list(component.requires) == [line for line in lines if line]
 
 
+@pytest.mark.parametrize("name", ["flash_mla"])
+def test_ascends_device_files_have_upstreams_options(component: Component, setup: Setup, root: Path) -> None:
+    """Those that our CMake names; the standard, the chip, folders and definitions come from elsewhere in it."""
+    listed = setup.extension("NpuExtension", "CppExtension")["extra_compile_args"]
+    assert isinstance(listed, ast.Dict) and isinstance(listed.values[0], ast.List)
+    words = [node.value for node in listed.values[0].elts if isinstance(node, ast.Constant)]
+    theirs = [word for word in words if not word.startswith(("-std=", "-D", "-isystem"))]
+
+    text = (component.folder / "CMakeLists.txt").read_text()
+    (ours,) = re.findall(r"ASC_OPTIONS\n(.*?)\n\s*PRECOMPILE", text, re.S)
+    options = re.sub(r"(?m)^\s*#.*$", "", ours).replace("SHELL:", "").replace('"', "").split()
+
+    assert options == theirs
+
+
 @every
 def test_name_version_and_licence_are_upstreams(component: Component, tree: Path) -> None:
     metadata = email.message_from_string((tree / "PKG-INFO").read_text())

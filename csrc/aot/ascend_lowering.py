@@ -188,13 +188,26 @@ class Sources:
         if self._templates in code or any("/" in word for word in facts["options"]):
             raise RuntimeError("a folder of this machine is in what was lowered")
         text = json.dumps({"compiler": facts, "symbols": symbols}, sort_keys=True)
-        name = hashlib.sha256(f"{text}\0{code}".encode()).hexdigest()[:32]
+        name = _name(text, code)
         place = self._folder / name
-        if not (place / "build.json").is_file():
+        if not is_whole(place):
             place.mkdir(parents=True, exist_ok=True)
             (place / "kernel.asc").write_text(code)
             (place / "build.json").write_text(text + "\n")
         return name
+
+
+def _name(build, code):
+    return hashlib.sha256(f"{build}\0{code}".encode()).hexdigest()[:32]
+
+
+def is_whole(place):
+    """Whether the entry at `place` is there, and what its name says."""
+    try:
+        build, code = ((place / name).read_text() for name in ("build.json", "kernel.asc"))
+    except (OSError, ValueError):
+        return False
+    return place.name == _name(build.removesuffix("\n"), code)
 
 
 def outputs(kernel, arguments):

@@ -18,6 +18,7 @@ kept. The result is written whole or not at all.
 
 import argparse
 import atexit
+import hashlib
 import importlib.util
 import json
 import os
@@ -102,6 +103,33 @@ def lowering(figures, folder):
     return sources
 
 
+class Remembered:
+    """What an earlier process lowered from the same inputs, beside its sources: lowering takes minutes, and no compiler
+    cache helps with that. `environment.json` of the build folder covers the library, the locks and the compilers.
+    """
+
+    def __init__(self, options, figures):
+        files = [*Path(__file__).parent.glob("*.py"), *options.cases.parent.glob("*.py"), options.facts]
+        files.append(options.facts.parent.parent / "environment.json")
+        inputs = hashlib.sha256(figures.encode())
+        for file in sorted(files, key=lambda file: file.name):
+            inputs.update(f"{file.name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\0".encode())
+        self._cache, self._operations = options.cache, list(json.loads(options.facts.read_text())["operations"])
+        self.path = options.cache / f"lowered-{inputs.hexdigest()[:32]}.json"
+
+    def read(self):
+        """The text of the result; None where there is none, or a source of it is lost or damaged."""
+        try:
+            text = self.path.read_text()
+            results = json.loads(text)
+            operations = [result["operation"] for result in results]
+            names = {name for result in results for name in result["kernels"]}
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        whole = all(ascend_lowering.is_whole(self._cache / name) for name in names)
+        return text if whole and operations == self._operations else None
+
+
 def load(path):
     """Import the case file by its path; it may import others beside it."""
     sys.path.insert(0, str(path.parent))
@@ -149,7 +177,12 @@ def main():
     parser.add_argument("-o", dest="out", type=Path, required=True)
     options = parser.parse_args()
     facts = json.loads(options.facts.read_text())
-    if figures := os.environ.get("ARCHWRIGHT_LOWER"):
+    figures, remembered = os.environ.get("ARCHWRIGHT_LOWER"), None
+    if figures:
+        remembered = Remembered(options, figures)
+        if text := remembered.read():
+            write(options.out, text)
+            return
         caches = lowering(json.loads(figures), options.cache)
     elif os.environ.get("ARCHWRIGHT_SIMULATED_DEVICE"):
         caches = JitCaches(options.cache)
@@ -166,9 +199,16 @@ def main():
         sys.exit(1)
     if empty := [result["operation"] for result in results if not result["cases"]]:
         sys.exit(f"worker.py: no case for these shapes: {', '.join(empty)}")
-    part = options.out.with_suffix(".part")
-    part.write_text(json.dumps(results, indent=1) + "\n")
-    part.replace(options.out)
+    text = json.dumps(results, indent=1) + "\n"
+    if remembered:
+        write(remembered.path, text)
+    write(options.out, text)
+
+
+def write(path, text):
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 if __name__ == "__main__":

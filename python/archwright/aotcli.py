@@ -113,10 +113,12 @@ def aot(
 ) -> None:
     """Compile kernels ahead of time for TARGET, without a GPU, into AOT pack wheels. Resumes like `build`."""
     from . import render
+    from .ascend import require_cann
     from .build import BuildOptions, build_wheels
+    from .cann import find_cann
     from .components import select_cells
     from .environment import create_environment
-    from .lowering import compile_pack, require_cann
+    from .lowering import compile_pack
     from .packs import DEFAULT_SHAPES, library_missing, pack_device
     from .plan import make_plan
     from .shapes import load_shapes
@@ -135,7 +137,9 @@ def aot(
             why="kernels for CUDA devices are compiled here: their compiler is in the environment",
             fix="leave it out",
         )
-    if chosen_target.is_ascend and not lower_only:
+    if chosen_target.is_ascend and lower_only:
+        find_cann()  # the freeze record names it: a stale variable is an error now, and not after minutes
+    elif chosen_target.is_ascend:
         cann = require_cann(chosen_target)
     if shapes and Path(shapes).is_file():
         shapes = str(Path(shapes).absolute())  # the builds run elsewhere

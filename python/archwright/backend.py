@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .cann import guard_facts
+from .ascend import ascend_values, cann_for, toolkit_of
+from .cann import VARIABLES, Cann, guard_facts
 from .cellock import cell_lock
 from .components import Component, components, select_cells
 from .environment import Environment, environment_of_prefix, use_nccl_root
@@ -62,11 +63,15 @@ class Request:
     device: str | None = None
     shapes: str | None = None
     host_only: bool = False
+    cann: Cann | None = None
+
+    @property
+    def toolkit(self) -> str:
+        return toolkit_of(self.component, self.target, self.environment, self.cann)
 
     @property
     def version(self) -> str:
-        toolkit = self.environment.toolkit_release
-        return wheel_version(self.component, self.target, self.gencodes, toolkit, self.device)
+        return wheel_version(self.component, self.target, self.gencodes, self.toolkit, self.device)
 
     @property
     def arches(self) -> tuple[str, ...]:
@@ -265,7 +270,8 @@ def _request(config_settings: Settings, *, host_only: bool = False) -> Request:
     root = asked.get("ARCHWRIGHT_NCCL_ROOT")
     environment = use_nccl_root(environment, Path(str(root)) if root else None)
     device, shapes = (str(asked[key]) if key in asked else None for key in ("ARCHWRIGHT_DEVICE", "ARCHWRIGHT_SHAPES"))
-    return Request(component, target, select_gencodes(target, names), environment, device, shapes, host_only)
+    cann = cann_for(component, target)
+    return Request(component, target, select_gencodes(target, names), environment, device, shapes, host_only, cann)
 
 
 def _check_toolchain(request: Request) -> None:
@@ -292,6 +298,8 @@ def _shield_environment(request: Request, source: SourceTree) -> None:
         os.environ.pop(name, None)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     os.environ["LC_ALL"] = "C.UTF-8"
+    if request.cann:  # for CANN's own scripts
+        os.environ |= {name: str(request.cann.root) for name in VARIABLES}
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(int((source.path / "PKG-INFO").stat().st_mtime)))
     # Objects depend on the compilers' content, not on time stamps or on where the checkout lies.
     os.environ |= {
@@ -354,7 +362,9 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "devices": {
             capability: list(names)
             for capability, names in request.target.devices.items()
-            if not component.has_device_code or any(capability in g.runs_on for g in request.gencodes)
+            if request.target.is_ascend
+            or not component.has_device_code
+            or any(capability in g.runs_on for g in request.gencodes)
         },
         "pack": _pack_of(component),
         "archwright": __version__,
@@ -381,7 +391,7 @@ def _initial_cache(folder: Path, request: Request, source: SourceTree) -> Path:
         "CMAKE_CXX_FLAGS_RELEASE": "",  # each component's flags are upstream's
     }
     if request.target.is_ascend:
-        values["ARCHWRIGHT_TORCH_NPU"] = environment.runtime_site / "torch_npu"
+        values |= ascend_values(request, launcher)
     else:
         values |= _cuda_values(request, compile_launcher)
     if component.pack:

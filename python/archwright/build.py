@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .ascend import cann_for, toolkit_of
 from .backend import build_folder, wheel_version
 from .cellock import HELD, cell_lock
 from .components import Component
@@ -331,7 +332,8 @@ def _publish(component: Component, run: _Run, staging: Path, out: Path, frozen: 
     inspection = inspect_wheel(found[0])  # as everybody will see it: by its name alone
     if error := gate_error(inspection.findings, found[0].name):
         raise error
-    version = wheel_version(component, run.target, run.gencodes, environment.toolkit_release, run.options.device)
+    toolkit = toolkit_of(component, run.target, environment, cann_for(component, run.target))
+    version = wheel_version(component, run.target, run.gencodes, toolkit, run.options.device)
     for old in out.glob(f"{component.distribution.replace('-', '_')}-{version}-*.whl"):
         evidence_path(old, 1).unlink(missing_ok=True)
         if old.name != found[0].name:

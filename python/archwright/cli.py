@@ -198,6 +198,7 @@ def build(
 ) -> None:
     """Build wheels for TARGET: plan, environment, compile, check. Resumes where an earlier run stopped."""
     from . import render
+    from .ascend import cann_for
     from .build import BuildOptions, build_wheels
     from .components import select_cells
     from .environment import check_nccl_root, create_environment
@@ -206,6 +207,8 @@ def build(
 
     chosen_target = target_table().find(target)
     chosen = select_cells(chosen_target, names, os.uname().machine, experimental=experimental, host_only=host_only)
+    for component in chosen:
+        cann_for(component, chosen_target)  # an error in seconds
     gencodes = select_gencodes(chosen_target, gencode)
     plan = make_plan(chosen_target, chosen, gencodes, jobs=jobs, memory_mib=memory)
     if nccl_root:

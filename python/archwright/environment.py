@@ -84,9 +84,7 @@ class Environment:
 
     @property
     def toolkit_release(self) -> str:
-        """CUDA release as in wheel names: `cu132`. For Ascend `lowered`: no build compiles its device code yet."""
-        if not self.nvcc:
-            return "lowered"
+        """CUDA release as in wheel names: `cu132`. Not for Ascend: `ascend.toolkit_of`."""
         return "cu" + "".join(self.nvcc.split(".")[:2])
 
     @property

@@ -24,6 +24,7 @@ from packaging.utils import parse_wheel_filename
 
 from . import __version__
 from .abi import Abi, read_abi
+from .ascend import compiler_facts
 from .components import Component
 from .elf import Damaged
 from .gates import gate_error, lowered_sources, missing_files, refusal
@@ -95,7 +96,7 @@ def finish_wheel(
     record = _record(request, source, facts, abi, code, sources=bool(lowered_sources(members)))
     members[f"{info}/archwright.json"] = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
     members[f"{info}/sboms/{component.distribution}.cdx.json"] = _sbom(request, source)
-    promise = Promise(component, request.target, request.arches, request.environment.toolkit_release)
+    promise = Promise(component, request.target, request.arches, request.toolkit)
     final = folder / f"{raw.name.split('-')[0]}-{version}-{tag.interpreter}-{tag.abi}-{abi.platform}.whl"
     with write_errors(final):
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,6 +161,8 @@ def _record(
             "gcc_origin": environment.compiler_origin,
             "gcc_packages": environment.compiler_packages,
             "torch": environment.torch,
+            **({"torch_npu": request.component.torch_npu} if request.component.torch_npu else {}),
+            **({"cann": compiler_facts(request.cann)} if request.cann else {}),
             "nccl": environment.nccl,
             "python": environment.python,
             "locks": environment.locks,

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from .abi import newest, numbers, smallest_policy
+from .ascend import cann_word
 from .budget import Budget, check_budget
 from .cce import REL_SECTION, UNKNOWN
 from .components import Component
@@ -293,6 +294,10 @@ def _toolkit(subject: Subject) -> list[str]:
     ]
     toolchain = record.get("toolchain")
     nvcc = toolchain.get("nvcc") if isinstance(toolchain, dict) else None
+    cann = toolchain.get("cann") if isinstance(toolchain, dict) else None
+    version = str(cann.get("version")) if isinstance(cann, dict) else ""
+    if subject.toolkit.startswith("cann") and cann_word(version) != subject.toolkit:
+        problems.append(f"archwright.json says CANN {version or 'nothing'}, the version says {subject.toolkit}")
     problems += [
         f"cubins by ptxas {r}, archwright.json says nvcc {nvcc}" for r in sorted(subject.releases) if r != nvcc
     ]

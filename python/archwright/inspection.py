@@ -158,7 +158,7 @@ def _promise_of(wheel: WheelFile) -> Promise:
         }
     wrong = (
         target is None
-        or not re.fullmatch(r"cu\d+|cann\d+|lowered", toolkit)
+        or not re.fullmatch(r"cu\d+|cann\d+|npu\d+|lowered", toolkit)
         or public != component.version
         or experimental != (target.tier is Tier.EXPERIMENTAL)
         or any(word not in names for word in asked)

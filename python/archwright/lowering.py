@@ -14,18 +14,16 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .cann import Cann, check_cann_floor, find_cann
+from .cann import Cann
 from .components import components
 from .devices import Device
-from .errors import fail
 from .sources import fetch
 
 if TYPE_CHECKING:
     from .backend import Request
     from .environment import Environment
-    from .targets import Target
 
-__all__ = ["compile_pack", "lowering_environment", "lowering_headers", "lowering_library", "require_cann"]
+__all__ = ["compile_pack", "lowering_environment", "lowering_headers", "lowering_library"]
 
 
 def lowering_library(request: Request) -> tuple[Path, str]:
@@ -82,28 +80,3 @@ def compile_pack(wheel: Path, environment: Environment, cann: Cann) -> int:
         python = environment.runtime / "bin" / "python"
         package = wheel.name.partition("-")[0]
         return subprocess.run([python, "-m", package], env=variables, check=False).returncode
-
-
-def require_cann(target: Target) -> Cann:
-    """The CANN that compiles for `target`. Raises AW334, AW336, AW337 and AW338."""
-    found = find_cann()
-    fix = f"`archwright doctor {target.name}` says what to install; `--lower-only` needs none of it"
-    if found is None:
-        raise fail(
-            "AW334",
-            found="no CANN on this machine",
-            needed=f"CANN {target.cann} or newer, to compile what is lowered",
-            why="only CANN has the compiler of Ascend kernels",
-            fix=fix,
-        )
-    if target.cann:
-        check_cann_floor(found, target.cann)
-    if found.bisheng is None or found.ld_lld is None:
-        raise fail(
-            "AW338",
-            found=f"CANN at {found.root} without {'bisheng' if found.bisheng is None else 'ld.lld'}",
-            needed="bisheng and ld.lld",
-            why="TileLang compiles and links every kernel with them",
-            fix=fix,
-        )
-    return found

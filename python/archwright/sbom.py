@@ -56,9 +56,27 @@ def make_sbom(request: Request, source: SourceTree, epoch: int) -> str:
             )
             for part in component.bundles
         ),
-        Component(name="CCCL", version=environment.nvcc, bom_ref="CCCL", description="headers, compiled in"),
         Component(name="torch", version=environment.torch, bom_ref="torch", description="headers, compiled in"),
     ]
+    if environment.nvcc:
+        parts.append(
+            Component(name="CCCL", version=environment.nvcc, bom_ref="CCCL", description="headers, compiled in")
+        )
+    if component.torch_npu:
+        parts.append(
+            Component(
+                name="torch_npu", version=component.torch_npu, bom_ref="torch_npu", description="headers, compiled in"
+            )
+        )
+    if request.cann:
+        parts.append(
+            Component(
+                name="CANN",
+                version=request.cann.version,
+                bom_ref="CANN",
+                description="Ascend C runtime, linked statically",
+            )
+        )
     if environment.compiler_packages:  # the provisioned compiler: debian.py
         parts.append(
             Component(
