@@ -17,6 +17,7 @@ from .components import Cell, CellState
 from .environment import Environment
 from .evidence import Evidence
 from .findings import Finding, Level, is_fit
+from .inspection import DEVICE_COMPILE
 from .manifests import Lowered
 from .plan import MEMORY_SHARE, Limit, Plan
 from .pool import Measured
@@ -97,6 +98,8 @@ def show_matrix(shown: Sequence[Target], cells: Sequence[Cell], evidence: Sequen
         "shown here: by evidence beside the wheels in dist/ (compiles: built and passed inspection); "
         "correct and performs: not verified here (no device)"
     )
+    if names := [target.name for target in shown if target.is_ascend]:
+        out().print(f"{', '.join(names)}: device_compile: {DEVICE_COMPILE}", style="yellow")
 
 
 def show_findings(target: str, findings: Sequence[Finding]) -> None:
