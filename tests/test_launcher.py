@@ -55,12 +55,15 @@ def test_time_and_memory_of_each_unit_are_measured(compile_with: Compile) -> Non
         compile_with(use, pool.address)
         compile_with('echo direct_cache_hit >"$CCACHE_STATSLOG"', pool.address)  # what ccache writes there
 
-    large, small = pool.measured
+        compile_with("echo worker.py: remembered", pool.address)  # what the worker of a pack says
+
+    large, small, remembered = pool.measured
     assert large.mib >= 140
     assert 0.7 <= large.seconds < 20
     assert not large.cached
     assert small.mib < 100
     assert small.cached
+    assert remembered.cached
 
 
 def test_d1_the_peak_of_a_compile_too_short_for_a_sample_is_measured(compile_with: Compile) -> None:

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from archwright.launcher import REMEMBERED
+
 AOT = Path(__file__).parent.parent / "csrc" / "aot"
 FIGURES = '{"cube_cores": 32}'
 
@@ -53,9 +55,10 @@ def run(worker: ModuleType, options: argparse.Namespace, monkeypatch: pytest.Mon
 
 
 def test_the_same_inputs_are_not_lowered_again(
-    worker: ModuleType, options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+    worker: ModuleType, options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run(worker, options, monkeypatch)
+    assert capfd.readouterr().out.encode() == REMEMBERED, "the launcher calls that an answer of a cache"
 
     (operation,) = json.loads(options.out.read_text())
     assert operation["cases"][0]["outcome"] == "lowered"

@@ -182,6 +182,7 @@ def main():
         remembered = Remembered(options, figures)
         if text := remembered.read():
             write(options.out, text)
+            print("worker.py: remembered")  # launcher.py looks for it
             return
         caches = lowering(json.loads(figures), options.cache)
     elif os.environ.get("ARCHWRIGHT_SIMULATED_DEVICE"):

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: status of a compile that the pool did not start (another one failed): EX_TEMPFAIL
 NOT_STARTED = 75
 
+#: the last words of csrc/aot/worker.py when it remembered its results: what that took says nothing of the work
+REMEMBERED = b"worker.py: remembered\n"
+
 #: seconds between two looks at the memory of the process tree
 _INTERVAL = 0.2
 
@@ -78,7 +81,7 @@ def _run(command: list[str], stats: str) -> tuple[int, bytes, dict[str, object]]
         "returncode": child.returncode,
         "seconds": time.monotonic() - start,
         "mib": max(largest, pages * resource.getpagesize() >> 20),
-        "cached": _answered_by_cache(stats),
+        "cached": _answered_by_cache(stats) or output.endswith(REMEMBERED),
         "command": command,
         "output": output.decode("utf-8", "replace")[-200_000:],
     }
